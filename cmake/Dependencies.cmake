@@ -1,0 +1,33 @@
+# Libraries. Everything here comes from the distribution; nothing is downloaded.
+find_package(Threads REQUIRED)
+find_package(TBB 2021 REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json 3.9 REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(JPEG REQUIRED)
+find_package(PNG REQUIRED)
+
+# The static archive where the distribution has one: the installed tree then needs no copy of it.
+find_library(PENSTOCK_YAML_STATIC libyaml-cpp.a)
+find_library(PENSTOCK_JPEG_STATIC libjpeg.a)
+find_library(PENSTOCK_PNG_STATIC libpng16.a)
+find_library(PENSTOCK_Z_STATIC libz.a)
+
+add_library(penstock_private_dependencies INTERFACE)
+# Header-only spdlog and fmt: nothing to ship. Only core/log.cpp includes them.
+target_compile_definitions(penstock_private_dependencies INTERFACE
+  SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
+target_link_libraries(penstock_private_dependencies INTERFACE
+  $<IF:$<BOOL:${PENSTOCK_YAML_STATIC}>,${PENSTOCK_YAML_STATIC},yaml-cpp>
+  $<IF:$<BOOL:${PENSTOCK_JPEG_STATIC}>,${PENSTOCK_JPEG_STATIC},JPEG::JPEG>
+  $<IF:$<BOOL:${PENSTOCK_PNG_STATIC}>,${PENSTOCK_PNG_STATIC},PNG::PNG>
+  $<IF:$<BOOL:${PENSTOCK_Z_STATIC}>,${PENSTOCK_Z_STATIC},ZLIB::ZLIB>)
+target_include_directories(penstock_private_dependencies SYSTEM INTERFACE
+  ${YAML_CPP_INCLUDE_DIR} ${JPEG_INCLUDE_DIRS} ${PNG_INCLUDE_DIRS})
+
+if(PENSTOCK_TESTS)
+  find_package(GTest REQUIRED)
+endif()

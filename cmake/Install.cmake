@@ -1,0 +1,1 @@
+# A relocatable tree: bin/penstock, lib/libpenstock.so and plugins, include/penstock, a CMake package.
