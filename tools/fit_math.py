@@ -176,7 +176,7 @@ def root(t):
 
 LN2 = mp.log(2)
 HALF_LN2 = LN2 / 2 * mpf("1.001")
-MILLS_SCALE = mpf("0.345")
+MILLS_SCALE = mpf("0.32")
 
 
 def mills(x):
@@ -217,10 +217,14 @@ FITS = {
         "erf(x) = 1 - exp(p(x))",
         g=lambda x: mp.log(mp.erfc(x)), w=lambda x: mp.erfc(x) / mp.erf(x),
         low=mpf("0.9"), high=mpf("3.95"), terms=7),
+    "normal_near": Fit(
+        "P(X < x) = 1/2 + x p(x^2)",
+        g=lambda t: (mp.ncdf(root(t)) - mpf("0.5")) / root(t), w=lambda t: root(t) / mp.ncdf(-root(t)),
+        low=0, high=1, terms=5),
     "mills": Fit(
-        f"exp(x^2/2) P(X < -x) = t p(t), t = 1 / (1 + {float(MILLS_SCALE)} x)",
+        f"exp(x^2/2) P(X < -x) = t p(t), t = 1 / (1 + {float(MILLS_SCALE)} x), x from 1 to 14.5",
         g=lambda t: mills(of_mills_variable(t)) / t, w=lambda t: t / mills(of_mills_variable(t)),
-        low=1 / (1 + MILLS_SCALE * mpf("14.5")), high=1, terms=9),
+        low=1 / (1 + MILLS_SCALE * mpf("14.5")), high=1 / (1 + MILLS_SCALE), terms=8),
     "pow_log2": Fit(
         "log2(m) = s p(s^2), s = (m - 1) / (m + 1)",
         g=lambda t: 2 * mp.atanh(root(t)) / root(t) / LN2, w=lambda t: root(t) * LN2 / 2 / mp.atanh(root(t)),
@@ -246,16 +250,11 @@ def constants():
         "log2(e)": literal(to_format(1 / LN2, False), False),
         "ln(2), upper 15 bits": literal(to_format(high, False), False),
         "ln(2), rest": literal(low, False),
-        "sqrt(8 / pi)": literal(to_format(mp.sqrt(8 / mp.pi), False), False),
-        "0.044715 sqrt(8 / pi)": literal(to_format(mpf("0.044715") * mp.sqrt(8 / mp.pi), False), False),
-        "3 * 0.044715 sqrt(8 / pi)":
-            literal(to_format(mpf("0.134145") * mp.sqrt(8 / mp.pi), False), False),
-        "1 / sqrt(2 pi)": literal(to_format(1 / mp.sqrt(2 * mp.pi), False), False),
-        "sqrt(8 / pi), double": literal(mp.sqrt(8 / mp.pi), True),
-        "0.044715 sqrt(8 / pi), double": literal(mpf("0.044715") * mp.sqrt(8 / mp.pi), True),
-        "3 * 0.044715 sqrt(8 / pi), double": literal(mpf("0.134145") * mp.sqrt(8 / mp.pi), True),
-        "1 / sqrt(2 pi), double": literal(1 / mp.sqrt(2 * mp.pi), True),
-        "1 / sqrt(2), double": literal(1 / mp.sqrt(2), True),
+        "sqrt(8 / pi)": literal(mp.sqrt(8 / mp.pi), True),
+        "0.044715 sqrt(8 / pi)": literal(mpf("0.044715") * mp.sqrt(8 / mp.pi), True),
+        "3 * 0.044715 sqrt(8 / pi)": literal(mpf("0.134145") * mp.sqrt(8 / mp.pi), True),
+        "1 / sqrt(2 pi)": literal(1 / mp.sqrt(2 * mp.pi), True),
+        "1 / sqrt(2)": literal(1 / mp.sqrt(2), True),
     }
 
 

@@ -26,8 +26,7 @@ PENSTOCK_HD constexpr T not_a_number() {
   return T(__builtin_nan(""));
 }
 
-// ---- exact operations
-// ----------------------------------------------------------------------------
+// ---- exact operations --------------------------------------------------------------------------
 
 PENSTOCK_HD float abs(float x) {
   return __builtin_fabsf(x);
@@ -40,11 +39,11 @@ PENSTOCK_HD double abs(double x) {
 // equal values (zeros of either sign) the second.
 template <std::floating_point T>
 PENSTOCK_HD T min(T a, T b) {
-  return (a < b) | (a != a) ? a : b;
+  return ((a < b) | (a != a)) ? a : b;
 }
 template <std::floating_point T>
 PENSTOCK_HD T max(T a, T b) {
-  return (a > b) | (a != a) ? a : b;
+  return ((a > b) | (a != a)) ? a : b;
 }
 
 // Magnitude of the first argument, sign of the second.
@@ -81,8 +80,7 @@ PENSTOCK_HD double rsqrt(double x) {
   return 1.0 / sqrt(x);
 }
 
-// ---- building blocks
-// -----------------------------------------------------------------------------
+// ---- building blocks ---------------------------------------------------------------------------
 
 namespace detail {
 
@@ -153,17 +151,16 @@ PENSTOCK_HD float log_of(float f, float k) {
   return (f + rest) + k * kLn2High;
 }
 
-// exp(x^2 / 2) P(X < -x) for a standard normal X and 0 <= x < 14.5.
+// exp(x^2 / 2) P(X < -x) for a standard normal X and 1 <= x < 14.5.
 PENSTOCK_HD float mills(float x) {
-  const float t = 1.0f / (1.0f + 0.345f * x);
-  return t * polynomial(t, 0.1376201f, 0.13800538f, 0.1173608f, 0.11127326f, -0.036252882f,
-                        0.18507874f, -0.26917636f, 0.14424524f, -0.028154269f);
+  const float t = 1.0f / (1.0f + 0.32f * x);
+  return t * polynomial(t, 0.12764725f, 0.12799631f, 0.1112693f, 0.106595f, -0.006321876f,
+                        0.13542409f, -0.14301024f, 0.040410366f);
 }
 
 }  // namespace detail
 
-// ---- exponentials and logarithms
-// -----------------------------------------------------------------
+// ---- exponentials and logarithms ---------------------------------------------------------------
 
 PENSTOCK_HD float exp(float x) {
   // Beyond these bounds the result is 0 or infinity anyway; NaN passes both.
@@ -175,6 +172,19 @@ PENSTOCK_HD float exp(float x) {
 PENSTOCK_HD double exp(double x) {
   return __builtin_exp(x);
 }
+
+namespace detail {
+
+// exp for x <= 0.
+PENSTOCK_HD float exp_negative(float x) {
+  const Exponential e = split_exp(x < -104.0f ? -104.0f : x);
+  return scale(e.y, e.k);
+}
+PENSTOCK_HD double exp_negative(double x) {
+  return __builtin_exp(x);
+}
+
+}  // namespace detail
 
 // e^x - 1, accurate near 0.
 PENSTOCK_HD float expm1(float x) {
@@ -275,8 +285,7 @@ PENSTOCK_HD double pow(double x, double y) {
   return __builtin_pow(x, y);
 }
 
-// ---- sigmoidal functions
-// -------------------------------------------------------------------------
+// ---- sigmoidal functions -----------------------------------------------------------------------
 
 PENSTOCK_HD float tanh(float x) {
   const float a = abs(x);
@@ -313,7 +322,7 @@ struct Logistic {
 };
 template <class T>
 PENSTOCK_HD Logistic<T> logistic(T x) {
-  const T e = exp(-abs(x));
+  const T e = exp_negative(-abs(x));
   // e - e q rather than q itself: its error does not double where q falls just below a power of
   // two.
   const T q = e / (T(1) + e);
@@ -344,19 +353,12 @@ PENSTOCK_HD double erf(double x) {
   return __builtin_erf(x);
 }
 
-// ---- activations and their derivatives
-// -----------------------------------------------------------
+// ---- activations and their derivatives ---------------------------------------------------------
 //
 // Stable for every x: no overflow, no cancellation in the tails, limits at the infinities
-// (silu(-inf) is -0, not NaN), NaN in NaN out. Errors are at most 3 ulp of the largest term of the
+// (silu(-inf) is -0, not NaN), NaN in NaN out. Errors are at most 4 ulp of the largest term of the
 // formula (a derivative crosses 0); in a tail e^-z they grow by |z| / 4 of that, since z itself is
 // rounded.
-
-// log(1 + e^x); its derivative is sigmoid.
-template <std::floating_point T>
-PENSTOCK_HD T softplus(T x) {
-  return (x > T(0) ? x : T(0)) + log1p(exp(-abs(x)));
-}
 
 namespace detail {
 
@@ -382,16 +384,41 @@ PENSTOCK_HD T gelu_argument(T x) {
   return x * (T(1.5957691216057308) + T(0.07135481627260025) * (x * x));
 }
 
-// P(X < x) for a standard normal X and |x| <= 40, given e = exp(-x^2 / 2).
+// log(1 + e) for 0 <= e <= 1.
+PENSTOCK_HD float log1p_unit(float e) {
+  const float u = 1.0f + e;
+  const float lost = e - (u - 1.0f);
+  const bool upper = u >= 1.3333334f;
+  const float f = upper ? (0.5f * u - 1.0f) + 0.5f * lost : e;
+  return log_of(f, upper ? 1.0f : 0.0f);
+}
+PENSTOCK_HD double log1p_unit(double e) {
+  return __builtin_log1p(e);
+}
+
+// Beyond this |x| the normal tail exp(-x^2 / 2) is 0.
+template <class T>
+inline constexpr T kNormalReach = T(sizeof(T) == sizeof(float) ? 14.5 : 40.0);
+
+// P(X < x) for a standard normal X and |x| <= kNormalReach, given e = exp(-x^2 / 2).
 PENSTOCK_HD float normal_below(float x, float e) {
+  const float near = 0.5f + x * polynomial(x * x, 0.39894217f, -0.06648836f, 0.009962854f,
+                                           -0.001163623f, 9.171021e-05f);
   const float tail = e * mills(abs(x));
-  return x < 0.0f ? tail : 1.0f - tail;
+  const float far = x < 0.0f ? tail : 1.0f - tail;
+  return abs(x) < 1.0f ? near : far;
 }
 PENSTOCK_HD double normal_below(double x, double /*e*/) {
   return 0.5 * __builtin_erfc(-0.7071067811865476 * x);
 }
 
 }  // namespace detail
+
+// log(1 + e^x); its derivative is sigmoid.
+template <std::floating_point T>
+PENSTOCK_HD T softplus(T x) {
+  return (x > T(0) ? x : T(0)) + detail::log1p_unit(detail::exp_negative(-abs(x)));
+}
 
 // x sigmoid(x).
 template <std::floating_point T>
@@ -426,15 +453,16 @@ PENSTOCK_HD T gelu_tanh_grad(T x) {
 // x P(X < x) for a standard normal X: the exact GELU.
 template <std::floating_point T>
 PENSTOCK_HD T gelu_erf(T x) {
-  const T bounded = detail::within(x, T(40));
-  const T below = detail::normal_below(bounded, exp(T(-0.5) * (bounded * bounded)));
-  return detail::unless_nan(x, detail::at_least(x, T(-40)) * below);
+  const T bounded = detail::within(x, detail::kNormalReach<T>);
+  const T e = detail::exp_negative(T(-0.5) * (bounded * bounded));
+  const T below = detail::normal_below(bounded, e);
+  return detail::unless_nan(x, (x > T(0) ? x : bounded) * below);
 }
 // P(X < x) + x density(x).
 template <std::floating_point T>
 PENSTOCK_HD T gelu_erf_grad(T x) {
-  const T bounded = detail::within(x, T(40));
-  const T e = exp(T(-0.5) * (bounded * bounded));
+  const T bounded = detail::within(x, detail::kNormalReach<T>);
+  const T e = detail::exp_negative(T(-0.5) * (bounded * bounded));
   const T density = e * T(0.3989422804014327);
   return detail::unless_nan(x, detail::normal_below(bounded, e) + bounded * density);
 }
