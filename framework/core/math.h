@@ -190,8 +190,8 @@ PENSTOCK_HD double exp_negative(double x) {
 PENSTOCK_HD float expm1(float x) {
   const float low = x < -18.0f ? -18.0f : x;
   const float bounded = low > 89.0f ? 89.0f : low;
-  // Rounding down towards zero from 3/4 keeps |x| < 3/4 ln 2 in one piece: around 1/2 ln 2 the sum
-  // below would cancel.
+  // n steps at 3/4 instead of 1/2, so |x| < 3/4 ln 2 is one piece: nearer to 0 the sum below would
+  // cancel.
   const float shifted = (bounded * detail::kLog2E - copysign(0.25f, x)) + detail::kRound;
   const float n = shifted - detail::kRound;
   const std::int32_t k = std::int32_t(bits::of_float(shifted) - detail::kRoundBits);
@@ -357,8 +357,7 @@ PENSTOCK_HD double erf(double x) {
 //
 // Stable for every x: no overflow, no cancellation in the tails, limits at the infinities
 // (silu(-inf) is -0, not NaN), NaN in NaN out. Errors are at most 4 ulp of the largest term of the
-// formula (a derivative crosses 0); in a tail e^-z they grow by |z| / 4 of that, since z itself is
-// rounded.
+// formula (a derivative crosses 0), times 1 + |z| in a tail e^-z, since z itself is rounded.
 
 namespace detail {
 
