@@ -1,0 +1,14 @@
+// File names in messages: any bytes, made printable.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace penstock::data::image {
+
+// The name with control bytes, quotes, backslashes and invalid UTF-8 written as \n, \", \\ or \xNN,
+// so that a message stays one line of valid text whatever a file is called; at most 400 bytes of
+// the name's end are shown.
+std::string quoted(std::string_view name);
+
+}  // namespace penstock::data::image
