@@ -84,20 +84,21 @@ Codec detect(std::span<const std::byte> file) {
 
 void check_size(std::string_view name, i64 width, i64 height, const Limits& limits) {
   if (width <= 0 || height <= 0) {
-    throw DataError(format("{}: picture of {} x {} has no pixels", quoted(name), width, height));
+    throw DataError(
+        format("{}: picture of {} x {} has no pixels", quoted_name(name), width, height));
   }
   // Widths and heights stay below 2^31, so the product fits.
   if (width * height > limits.max_pixels) {
     throw DataError(format(
         "{}: picture of {} x {} exceeds the limit of {} pixels; raise data.max_pixels if it is "
         "meant to be that large",
-        quoted(name), width, height, limits.max_pixels));
+        quoted_name(name), width, height, limits.max_pixels));
   }
 }
 
 void check_bytes(std::string_view name, i64 bytes, const Limits& limits) {
   if (bytes > limits.max_decode_bytes) {
-    throw DataError(format("{}: decoding needs {}, more than the limit of {}", quoted(name),
+    throw DataError(format("{}: decoding needs {}, more than the limit of {}", quoted_name(name),
                            bytes_text(double(bytes)), bytes_text(double(limits.max_decode_bytes))));
   }
 }
@@ -135,7 +136,7 @@ Header Decoder::open(std::span<const std::byte> file, std::string_view name,
     case Codec::kPng: s.stored = s.png.open(file, name, options); break;
     case Codec::kUnknown:
       throw DataError(format(
-          "{}: {}", quoted(name),
+          "{}: {}", quoted_name(name),
           file.empty() ? "the file is empty" : "neither a JPEG nor a PNG, by its first bytes"));
   }
   s.orientation = options.apply_orientation ? s.stored.orientation : 1;

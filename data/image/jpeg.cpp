@@ -194,10 +194,11 @@ struct JpegCodec::State {
     jpeg_abort_decompress(&session.decompress);
     open = false;
     if (session.too_many_scans) {
-      throw DataError(format("{}: JPEG {}: more than {} scans", quoted(name), what, kMaxScans));
+      throw DataError(
+          format("{}: JPEG {}: more than {} scans", quoted_name(name), what, kMaxScans));
     }
-    throw DataError(
-        format("{}: JPEG {}: {}", quoted(name), what, static_cast<const char*>(session.message)));
+    throw DataError(format("{}: JPEG {}: {}", quoted_name(name), what,
+                           static_cast<const char*>(session.message)));
   }
 };
 

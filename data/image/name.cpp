@@ -38,8 +38,8 @@ std::size_t sequence_length(std::string_view text) {
 
 }  // namespace
 
-std::string quoted(std::string_view name) {
-  std::string out = "\"";
+std::string printable(std::string_view name) {
+  std::string out;
   if (name.size() > kShown) {
     out += "...";
     name.remove_prefix(name.size() - kShown);
@@ -68,7 +68,11 @@ std::string quoted(std::string_view name) {
       name.remove_prefix(length);
     }
   }
-  return out + "\"";
+  return out;
+}
+
+std::string quoted_name(std::string_view name) {
+  return "\"" + printable(name) + "\"";
 }
 
 }  // namespace penstock::data::image

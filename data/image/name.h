@@ -6,9 +6,11 @@
 
 namespace penstock::data::image {
 
-// The name with control bytes, quotes, backslashes and invalid UTF-8 written as \n, \", \\ or \xNN,
-// so that a message stays one line of valid text whatever a file is called; at most 400 bytes of
-// the name's end are shown.
-std::string quoted(std::string_view name);
+// The name in quotes, with control bytes, quotes, backslashes and invalid UTF-8 written as \n, \",
+// \\ or \xNN, so that a message stays one line of valid text whatever a file is called; at most 400
+// bytes of the name's end are shown.
+std::string quoted_name(std::string_view name);
+// The same without quotes around it.
+std::string printable(std::string_view name);
 
 }  // namespace penstock::data::image

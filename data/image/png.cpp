@@ -139,8 +139,8 @@ struct PngCodec::State {
   }
   [[noreturn]] void refuse(const char* what) {
     close();
-    throw DataError(
-        format("{}: PNG {}: {}", quoted(name), what, static_cast<const char*>(session.message)));
+    throw DataError(format("{}: PNG {}: {}", quoted_name(name), what,
+                           static_cast<const char*>(session.message)));
   }
 };
 

@@ -118,7 +118,7 @@ Placement resize_crop(const TransformOptions& options, const SampleKey& key, Siz
     if (padded.width < options.size || padded.height < options.size) {
       throw DataError(format(
           "{}: a random crop of {} x {} does not fit into {} x {}; enlarge data.resize or data.pad",
-          quoted(name), options.size, options.size, padded.width, padded.height));
+          quoted_name(name), options.size, options.size, padded.width, padded.height));
     }
     auto generator = draws(key, AugmentStep::kCrop);
     x = below(generator, padded.width - options.size + 1);
