@@ -12,8 +12,6 @@ find_package(PNG REQUIRED)
 
 # The static archive where the distribution has one: the installed tree then needs no copy of it.
 find_library(PENSTOCK_YAML_STATIC libyaml-cpp.a)
-find_library(PENSTOCK_JPEG_STATIC libjpeg.a)
-find_library(PENSTOCK_PNG_STATIC libpng16.a)
 find_library(PENSTOCK_Z_STATIC libz.a)
 
 add_library(penstock_private_dependencies INTERFACE)
@@ -22,8 +20,7 @@ target_compile_definitions(penstock_private_dependencies INTERFACE
   SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
 target_link_libraries(penstock_private_dependencies INTERFACE
   $<IF:$<BOOL:${PENSTOCK_YAML_STATIC}>,${PENSTOCK_YAML_STATIC},yaml-cpp>
-  $<IF:$<BOOL:${PENSTOCK_JPEG_STATIC}>,${PENSTOCK_JPEG_STATIC},JPEG::JPEG>
-  $<IF:$<BOOL:${PENSTOCK_PNG_STATIC}>,${PENSTOCK_PNG_STATIC},PNG::PNG>
+  JPEG::JPEG PNG::PNG  # Debian's archives of these are not position-independent
   $<IF:$<BOOL:${PENSTOCK_Z_STATIC}>,${PENSTOCK_Z_STATIC},ZLIB::ZLIB>)
 target_include_directories(penstock_private_dependencies SYSTEM INTERFACE
   ${YAML_CPP_INCLUDE_DIR} ${JPEG_INCLUDE_DIRS} ${PNG_INCLUDE_DIRS})
