@@ -13,7 +13,8 @@ if(PENSTOCK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 set(penstock_warnings -Wall -Wextra -Wpedantic -Wshadow=local -Wconversion -Wno-sign-conversion
-    -Wnon-virtual-dtor -Woverloaded-virtual)
+    -Wno-missing-field-initializers -Wnon-virtual-dtor
+    -Woverloaded-virtual)
 if(PENSTOCK_WERROR)
   list(APPEND penstock_warnings -Werror)
 endif()

@@ -82,7 +82,9 @@ void set_threads(int count) {
   g_threads.store(count, std::memory_order_relaxed);
 }
 
-void run(i64 n, i64 grain, FunctionRef<void(i64, i64)> body) {
+namespace {
+
+void split(i64 n, i64 grain, i64 multiple, FunctionRef<void(i64, i64)> body) {
   if (n <= 0) {
     return;
   }
@@ -92,7 +94,7 @@ void run(i64 n, i64 grain, FunctionRef<void(i64, i64)> body) {
     body(0, n);
     return;
   }
-  const i64 step = ((n + pieces - 1) / pieces + 63) / 64 * 64;
+  const i64 step = ((n + pieces - 1) / pieces + multiple - 1) / multiple * multiple;
   dispatch(pieces, [&](int i) {
     const i64 begin = std::min(n, i * step);
     const i64 end = i + 1 == pieces ? n : std::min(n, begin + step);
@@ -101,6 +103,11 @@ void run(i64 n, i64 grain, FunctionRef<void(i64, i64)> body) {
     }
   });
 }
+
+}  // namespace
+
+void run(i64 n, i64 grain, FunctionRef<void(i64, i64)> body) { split(n, grain, 64, body); }
+void rows(i64 n, i64 grain, FunctionRef<void(i64, i64)> body) { split(n, grain, 1, body); }
 
 void tasks(int count, FunctionRef<void(int)> body) {
   if (count <= 0) {

@@ -16,6 +16,9 @@ void set_threads(int count);
 // declared itself serial, run inline.
 void run(i64 n, i64 grain, FunctionRef<void(i64, i64)> body);
 
+// The same without rounding ranges to 64: for items that are rows of work.
+void rows(i64 n, i64 grain, FunctionRef<void(i64, i64)> body);
+
 // Calls body(i) for i in [0, count), one task each, on up to threads() threads.
 void tasks(int count, FunctionRef<void(int)> body);
 

@@ -90,6 +90,14 @@ void Tensor::copy_from(const Tensor& source) const {
   copy_bytes(raw(), device(), source.raw(), source.device(), bytes());
 }
 
+void Tensor::load_host(const void* values) const {
+  copy_bytes(raw(), device(), values, penstock::kCpu, bytes());
+}
+
+void Tensor::store_host(void* values) const {
+  copy_bytes(values, penstock::kCpu, raw(), device(), bytes());
+}
+
 void Tensor::fill_zero() const {
   ledger::kernel({}, {this});
   if (bytes() == 0 || device().is_meta()) {

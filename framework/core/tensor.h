@@ -71,6 +71,10 @@ class Tensor {
   Tensor to(Device device, MemoryClass memory_class = MemoryClass::kActivations) const;
   // Writes the elements of `source` (same dtype and count, any device) here.
   void copy_from(const Tensor& source) const;
+  // Writes bytes() bytes of host memory here, and waits until they may be reused.
+  void load_host(const void* values) const;
+  // Copies bytes() bytes to host memory, and waits for them.
+  void store_host(void* values) const;
   void fill_zero() const;
   // The elements on the host, converted to T; waits for the device. For logs and tests.
   template <class T>

@@ -1,0 +1,17 @@
+// Linear layers and the matrix product.
+#pragma once
+
+#include <cstdint>
+
+#include "framework/core/tensor.h"
+
+namespace penstock::ops {
+
+enum class Activation : std::uint8_t { kNone, kRelu, kGelu };  // kGelu: the tanh form
+
+// y = act(x w' + bias). x [..., in], w [out, in] as everywhere public, bias [out] or undefined.
+// One block op: bias and activation ride on the product where the library can.
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias,
+              Activation activation = Activation::kNone);
+
+}  // namespace penstock::ops
