@@ -38,7 +38,7 @@ struct DecodeOptions {
   bool apply_orientation = true;
   bool strict = true;
   bool fast = false;  // JPEG: approximate inverse DCT, chroma repeated instead of interpolated
-  Limits limits;
+  Limits limits{};
 };
 
 struct Header {

@@ -16,11 +16,11 @@
 namespace penstock::data::image {
 
 struct ImageDatasetOptions {
-  TransformOptions transform;
-  DecodeOptions decode;  // channels and fast follow from the transform
-  CacheOptions cache;
+  TransformOptions transform{};
+  DecodeOptions decode{};  // channels and fast follow from the transform
+  CacheOptions cache{};
   // Null: files, read without delay, each at most 256 MiB.
-  std::shared_ptr<const Reader> reader;
+  std::shared_ptr<const Reader> reader{};
 };
 
 // Fields "image" u8 or f32 [size, size, channels] and "label" i64 []. A sample is a pure function

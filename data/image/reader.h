@@ -121,8 +121,8 @@ class HungReader final : public Reader {
 // A reader by its description; only what is asked for is put in the way.
 struct ReaderOptions {
   i64 max_bytes = i64{256} << 20;
-  ThrottleOptions throttle;
-  FailureOptions failure;
+  ThrottleOptions throttle{};
+  FailureOptions failure{};
   std::string hang_on;  // substring of the paths whose reads hang; empty for none
 };
 std::shared_ptr<const Reader> make_reader(const ReaderOptions& options);

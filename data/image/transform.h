@@ -75,8 +75,8 @@ struct TransformOptions {
   std::uint8_t fill = 0;
   float flip_horizontal = 0;
   float flip_vertical = 0;
-  Jitter jitter;
-  Erase erase;
+  Jitter jitter{};
+  Erase erase{};
   bool normalise = false;  // f32 output
   std::array<float, 3> mean{0.485F, 0.456F, 0.406F};
   std::array<float, 3> deviation{0.229F, 0.224F, 0.225F};
