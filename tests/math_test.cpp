@@ -219,11 +219,11 @@ const std::vector<UnaryCase>& unary_cases() {
                                  : std::max(x, decltype(x)(0)) + std::log1p(std::exp(-std::abs(x)));
           }),
       unary(
-          "silu", 3, [](auto x) { return math::silu(x); },
+          "silu", 4, [](auto x) { return math::silu(x); },
           [](auto x) { return gated(x, true_sigmoid(x)); },
           [](auto x) { return gated_size(x, true_sigmoid(x), decltype(x)(0)); }),
       unary(
-          "silu_grad", 3, [](auto x) { return math::silu_grad(x); },
+          "silu_grad", 4, [](auto x) { return math::silu_grad(x); },
           [](auto x) {
             const auto b = bounded(x, decltype(x)(800));
             return true_sigmoid(b) + b * true_sigmoid(b) * true_sigmoid(-b);
@@ -235,14 +235,14 @@ const std::vector<UnaryCase>& unary_cases() {
             return gradient_size(b, s, R(1), s * true_sigmoid(-b), R(0));
           }),
       unary(
-          "gelu_tanh", 3, [](auto x) { return math::gelu_tanh(x); },
+          "gelu_tanh", 4, [](auto x) { return math::gelu_tanh(x); },
           [](auto x) { return gated(x, true_sigmoid(true_gelu_argument(x))); },
           [](auto x) {
             const auto z = true_gelu_argument(bounded(x, decltype(x)(40)));
             return gated_size(x, true_sigmoid(z), z);
           }),
       unary(
-          "gelu_tanh_grad", 3, [](auto x) { return math::gelu_tanh_grad(x); },
+          "gelu_tanh_grad", 4, [](auto x) { return math::gelu_tanh_grad(x); },
           [](auto x) {
             using R = decltype(x);
             const R b = bounded(x, R(40));
