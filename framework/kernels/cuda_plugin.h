@@ -51,11 +51,43 @@ typedef struct {
   uint64_t workspace;
 } PenstockAlgorithm;
 
+/* A cuDNN graph of one of these kinds. Pointers are given to plan_run in the order named here. */
+enum {
+  kPenstockConvForward = 1,         /* x, w, y [, bias] */
+  kPenstockConvBackwardData = 2,    /* dy, w, dx */
+  kPenstockConvBackwardWeights = 3, /* x, dy, dw */
+  kPenstockAttentionForward = 4,    /* q, k, v, y, stats [, lengths] */
+  kPenstockAttentionBackward = 5    /* q, k, v, y, stats, dy, dq, dk, dv, row_sum, dq_sum [, lengths] */
+};
+
+typedef struct {
+  int32_t kind;
+  int32_t dtype, dtype_out; /* of the operands; of dw */
+  int32_t tf32;
+  /* Convolutions: channels last, weights [K, (Q,) R, S, C / groups]. */
+  int32_t spatial; /* 2 or 3 */
+  int32_t relu, with_bias;
+  int64_t n, c, k, groups;
+  int64_t in[3], out[3], kernel[3], stride[3], pad[3], dilation[3]; /* depth, height, width */
+  /* Attention: q, k, v are parts of [B, T, 3, H, D]; y, dy are [B, T, H, D]. */
+  int32_t causal, with_lengths, deterministic;
+  int64_t batch, time, heads, width;
+  float scale;
+} PenstockGraph;
+
+typedef struct {
+  void* plan; /* free with plan_free */
+  uint64_t workspace;
+  int32_t deterministic; /* the engine says nothing against it */
+  char name[64];         /* "eng12{k2=1,...}" */
+} PenstockPlan;
+
 typedef struct {
   int32_t version;
   int64_t (*cublaslt_version)(void);
   int64_t (*cudnn_version)(void);
-  int (*create)(void** context, PenstockError* error);
+  /* `device_json`: null to use the GPU; else cuDNN's description of one, and nothing can run. */
+  int (*create)(void** context, const char* device_json, PenstockError* error);
   void (*destroy)(void* context);
   /* Up to `capacity` algorithms within `workspace_limit`, best guess first. */
   int (*gemm_algorithms)(void* context, const PenstockGemm* gemm, uint64_t workspace_limit,
@@ -63,6 +95,18 @@ typedef struct {
                          PenstockError* error);
   int (*gemm_run)(void* context, const PenstockGemm* gemm, const PenstockGemmCall* call,
                   const PenstockAlgorithm* algorithm, PenstockError* error);
+  /* Up to `capacity` finished plans within `workspace_limit`, best guess first. Without a GPU,
+     plans that lack nothing but a device to load their code on count as found, with a null plan. */
+  int (*graph_plans)(void* context, const PenstockGraph* graph, uint64_t workspace_limit,
+                     PenstockPlan* out, int32_t capacity, int32_t* count, PenstockError* error);
+  /* The plan with that name again, as a cache has stored it. */
+  int (*graph_plan_named)(void* context, const PenstockGraph* graph, const char* name,
+                          PenstockPlan* out, PenstockError* error);
+  int (*plan_run)(void* context, void* plan, void* const* pointers, int32_t count,
+                  void* workspace, void* stream, PenstockError* error);
+  void (*plan_free)(void* plan);
+  /* cuDNN's description of the device, for checks on machines without one. */
+  int (*device_json)(void* context, char* out, int32_t capacity, PenstockError* error);
 } PenstockCudaPlugin;
 
 /* The one symbol of the plugin. */

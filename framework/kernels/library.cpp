@@ -137,7 +137,7 @@ CudaLibrary open_cuda_library() {
     throw DeviceError("cuda: libpenstock_cuda.so belongs to another version of Penstock");
   }
   PenstockError error{};
-  if (library.table->create(&library.context, &error) != 0) {
+  if (library.table->create(&library.context, nullptr, &error) != 0) {
     throw DeviceError(format("cuda: {}", static_cast<const char*>(error.text)));
   }
   log::debug("cuda: {} (cublasLt {}, cuDNN {})", g_opened, library.table->cublaslt_version(),

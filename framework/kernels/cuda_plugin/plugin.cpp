@@ -5,7 +5,10 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <new>
+
+#include "framework/kernels/cuda_plugin/graph.h"
 
 namespace penstock_cuda {
 
@@ -16,36 +19,68 @@ void set_error(PenstockError* error, const char* text, ...) {
   va_end(args);
 }
 
+Context::Context() = default;
+Context::~Context() {
+  if (lt != nullptr) {
+    cublasLtDestroy(lt);
+  }
+  if (dnn != nullptr) {
+    cudnnDestroy(dnn);
+  }
+}
+
 namespace {
 
-int create(void** context, PenstockError* error) {
-  auto* c = new (std::nothrow) Context;
-  if (c == nullptr) {
+int create(void** context, const char* device_json, PenstockError* error) {
+  auto c = std::unique_ptr<Context>(new (std::nothrow) Context);
+  if (!c) {
     set_error(error, "out of host memory");
     return 1;
+  }
+  if (device_json != nullptr) {
+    c->device = std::make_unique<Descriptor>(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+    c->device->set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                   int64_t(std::strlen(device_json)), device_json);
+    if (!c->device->finalize()) {
+      set_error(error, "cuDNN: the device description was refused: %s",
+                cudnnGetErrorString(c->device->status()));
+      return 1;
+    }
+    *context = c.release();
+    return 0;
   }
   const cublasStatus_t status = cublasLtCreate(&c->lt);
   if (status != CUBLAS_STATUS_SUCCESS) {
     set_error(error, "cublasLtCreate failed: %s", cublasLtGetStatusString(status));
-    delete c;
     return 1;
   }
-  *context = c;
+  const cudnnStatus_t dnn = cudnnCreate(&c->dnn);
+  if (dnn != CUDNN_STATUS_SUCCESS) {
+    set_error(error, "cudnnCreate failed: %s", cudnnGetErrorString(dnn));
+    return 1;
+  }
+  *context = c.release();
   return 0;
 }
 
-void destroy(void* context) {
-  auto* c = static_cast<Context*>(context);
-  cublasLtDestroy(c->lt);
-  delete c;
-}
+void destroy(void* context) { delete static_cast<Context*>(context); }
 
 int64_t cublaslt_version() { return int64_t(cublasLtGetVersion()); }
 int64_t cudnn_version() { return int64_t(cudnnGetVersion()); }
 
 const PenstockCudaPlugin kPlugin = {
-    PENSTOCK_CUDA_PLUGIN_VERSION, cublaslt_version, cudnn_version, create, destroy,
-    gemm_algorithms,              gemm_run,
+    PENSTOCK_CUDA_PLUGIN_VERSION,
+    cublaslt_version,
+    cudnn_version,
+    create,
+    destroy,
+    gemm_algorithms,
+    gemm_run,
+    graph_plans,
+    graph_plan_named,
+    plan_run,
+    plan_free,
+    device_json,
 };
 
 }  // namespace
