@@ -101,4 +101,24 @@ int jpeg_orientation(std::span<const std::byte> file) {
   return 1;
 }
 
+int png_orientation(std::span<const std::byte> file) {
+  constexpr std::size_t kSignature = 8;
+  constexpr std::size_t kAround = 12;  // length, type and checksum of a chunk
+  const Tiff chunks{file, false};      // PNG is big-endian
+  std::size_t at = kSignature;
+  while (chunks.holds(at, kAround)) {
+    const std::size_t length = chunks.u32(at);
+    const bool is_exif = std::memcmp(file.data() + at + 4, "eXIf", 4) == 0;
+    const bool is_pixels = std::memcmp(file.data() + at + 4, "IDAT", 4) == 0;
+    if (is_pixels || !chunks.holds(at + kAround, length)) {
+      return 1;
+    }
+    if (is_exif) {
+      return exif_orientation(file.subspan(at + 8, length));
+    }
+    at += kAround + length;
+  }
+  return 1;
+}
+
 }  // namespace penstock::data::image

@@ -13,6 +13,8 @@ int exif_orientation(std::span<const std::byte> tiff);
 // The same for a whole JPEG file: looks through the marker segments before the first scan for
 // APP1 "Exif". Never throws, never reads outside `file`.
 int jpeg_orientation(std::span<const std::byte> file);
+// The same for a whole PNG file: its eXIf chunk, when that stands before the pixels.
+int png_orientation(std::span<const std::byte> file);
 
 // Whether rows and columns change places (orientations 5 to 8).
 constexpr bool swaps_axes(int orientation) {

@@ -27,7 +27,6 @@ struct Session {
   std::size_t row_bytes;
   int channels;
   int passes;
-  int orientation;
   bool gray;
   png_uint_32 x, y, region_width, region_height;
   std::uint8_t* row;  // one decoded row, or the whole picture when interlaced
@@ -70,18 +69,13 @@ void read_header(Session& s) {
   png_set_read_fn(s.png, &s, on_read);
   // Profiles, text and the like are passed over unread.
   png_set_keep_unknown_chunks(s.png, PNG_HANDLE_CHUNK_NEVER, nullptr, 0);
+  // EXIF too: the library would allocate whatever length such a chunk states.
   static constexpr png_byte kUnused[] =
-      "iCCP\0iTXt\0tEXt\0zTXt\0sPLT\0hIST\0pCAL\0sCAL\0tIME\0gAMA\0cHRM\0sRGB";
-  png_set_keep_unknown_chunks(s.png, PNG_HANDLE_CHUNK_NEVER, kUnused, 12);
+      "iCCP\0iTXt\0tEXt\0zTXt\0sPLT\0hIST\0pCAL\0sCAL\0tIME\0gAMA\0cHRM\0sRGB\0eXIf";
+  png_set_keep_unknown_chunks(s.png, PNG_HANDLE_CHUNK_NEVER, kUnused, 13);
   png_read_info(s.png, s.info);
   s.width = png_get_image_width(s.png, s.info);
   s.height = png_get_image_height(s.png, s.info);
-  s.orientation = 1;
-  png_uint_32 count = 0;
-  png_bytep exif = nullptr;
-  if (png_get_eXIf_1(s.png, s.info, &count, &exif) != 0 && exif != nullptr) {
-    s.orientation = exif_orientation({reinterpret_cast<const std::byte*>(exif), count});
-  }
 }
 
 void prepare(Session& s) {
@@ -168,7 +162,9 @@ StoredHeader PngCodec::open(std::span<const std::byte> file, std::string_view na
     state.refuse("header");
   }
   check_size(name, s.width, s.height, options.limits);
-  return {.width = s.width, .height = s.height, .orientation = s.orientation};
+  return {.width = s.width,
+          .height = s.height,
+          .orientation = options.apply_orientation ? png_orientation(file) : 1};
 }
 
 Pixels PngCodec::decode(const Region& region, Scratch& out) {

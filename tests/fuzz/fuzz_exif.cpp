@@ -10,7 +10,8 @@ using namespace penstock::data::image;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span bytes(reinterpret_cast<const std::byte*>(data), size);
-  for (const int orientation : {exif_orientation(bytes), jpeg_orientation(bytes)}) {
+  for (const int orientation :
+       {exif_orientation(bytes), jpeg_orientation(bytes), png_orientation(bytes)}) {
     if (orientation < 1 || orientation > 8) {
       std::abort();
     }
