@@ -176,7 +176,7 @@ def root(t):
 
 LN2 = mp.log(2)
 HALF_LN2 = LN2 / 2 * mpf("1.001")
-MILLS_SCALE = mpf("0.32")
+MILLS_SHIFT = mpf("3.125")
 
 
 def mills(x):
@@ -185,7 +185,7 @@ def mills(x):
 
 
 def of_mills_variable(t):
-    return (1 / t - 1) / MILLS_SCALE
+    return 1 / t - MILLS_SHIFT
 
 
 FITS = {
@@ -222,9 +222,9 @@ FITS = {
         g=lambda t: (mp.ncdf(root(t)) - mpf("0.5")) / root(t), w=lambda t: root(t) / mp.ncdf(-root(t)),
         low=0, high=1, terms=5),
     "mills": Fit(
-        f"exp(x^2/2) P(X < -x) = t p(t), t = 1 / (1 + {float(MILLS_SCALE)} x), x from 1 to 14.5",
+        f"exp(x^2/2) P(X < -x) = t p(t), t = 1 / (x + {float(MILLS_SHIFT)}), x from 1 to 14.5",
         g=lambda t: mills(of_mills_variable(t)) / t, w=lambda t: t / mills(of_mills_variable(t)),
-        low=1 / (1 + MILLS_SCALE * mpf("14.5")), high=1 / (1 + MILLS_SCALE), terms=8),
+        low=1 / (MILLS_SHIFT + mpf("14.5")), high=1 / (MILLS_SHIFT + 1), terms=8),
     "pow_log2": Fit(
         "log2(m) = s p(s^2), s = (m - 1) / (m + 1)",
         g=lambda t: 2 * mp.atanh(root(t)) / root(t) / LN2, w=lambda t: root(t) * LN2 / 2 / mp.atanh(root(t)),

@@ -153,9 +153,9 @@ PENSTOCK_HD float log_of(float f, float k) {
 
 // exp(x^2 / 2) P(X < -x) for a standard normal X and 1 <= x < 14.5.
 PENSTOCK_HD float mills(float x) {
-  const float t = 1.0f / (1.0f + 0.32f * x);
-  return t * polynomial(t, 0.12764725f, 0.12799631f, 0.1112693f, 0.106595f, -0.006321876f,
-                        0.13542409f, -0.14301024f, 0.040410366f);
+  const float t = 1.0f / (x + 3.125f);
+  return t * polynomial(t, 0.39889768f, 1.2499629f, 3.395694f, 10.165382f, -1.8817534f, 126.11331f,
+                        -416.19003f, 367.50534f);
 }
 
 }  // namespace detail
