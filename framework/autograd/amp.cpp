@@ -62,7 +62,8 @@ DType target(Cast c, std::initializer_list<const Tensor*> inputs) {
         return widest;
       }
       return t_dtype;
-    case Cast::kFloat32: return is_half(widest) ? DType::f32 : widest;
+    case Cast::kFloat32:
+      return is_half(widest) && t_dtype != DType::f32 ? DType::f32 : widest;
     case Cast::kPromote: return widest;
   }
   return widest;

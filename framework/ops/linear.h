@@ -14,4 +14,12 @@ enum class Activation : std::uint8_t { kNone, kRelu, kGelu };  // kGelu: the tan
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias,
               Activation activation = Activation::kNone);
 
+// Products of matrices in the last two axes: op(a) [..., m, k] with op(b) [..., k, n], where op
+// exchanges the two axes when asked. Leading axes are equal, or b has none and is used for all.
+struct MatMul {
+  bool transpose_a = false;
+  bool transpose_b = false;
+};
+Tensor matmul(const Tensor& a, const Tensor& b, const MatMul& options = {});
+
 }  // namespace penstock::ops

@@ -1,0 +1,320 @@
+#include "framework/autograd/autograd.h"
+#include "framework/core/ledger.h"
+#include "framework/core/math.h"
+#include "framework/core/trace.h"
+#include "framework/kernels/rows.h"
+#include "framework/ops/conv.h"
+#include "framework/ops/reduce.h"
+
+namespace penstock::ops {
+namespace {
+
+using kernels::load;
+using kernels::store;
+
+struct Window {
+  i64 n, h, w, c;  // input
+  i64 oh, ow;      // output
+  i64 window, stride, pad;
+};
+
+// One output pixel, all channels. `tap` receives which cell of the window won.
+template <class T>
+struct MaxForward {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  using S = compute_t<T>;
+  T* y;
+  std::uint8_t* tap;
+  const T* x;
+  Window g;
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
+    const i64 ox = pixel % g.ow;
+    const i64 oy = pixel / g.ow % g.oh;
+    const T* image = x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
+    team.each(g.c, [&](i64 c) {
+      S best = -math::infinity<S>();
+      std::uint8_t at = 0;
+      bool first = true;
+      for (i64 r = 0; r < g.window; ++r) {
+        const i64 iy = oy * g.stride + r - g.pad;
+        if (iy < 0 || iy >= g.h) {
+          continue;
+        }
+        for (i64 s = 0; s < g.window; ++s) {
+          const i64 ix = ox * g.stride + s - g.pad;
+          if (ix < 0 || ix >= g.w) {
+            continue;
+          }
+          const S v = S(load(image[(iy * g.w + ix) * g.c + c]));
+          const bool better = first || v > best || v != v;
+          best = better ? v : best;
+          at = better ? std::uint8_t(r * g.window + s) : at;
+          first = false;
+        }
+      }
+      y[pixel * g.c + c] = store<T>(best);
+      tap[pixel * g.c + c] = at;
+    });
+  }
+};
+
+// One input pixel gathers from the windows that cover it: no two writers, overlapping windows add.
+template <class T>
+struct MaxBackward {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  using S = compute_t<T>;
+  T* dx;
+  const T* dy;
+  const std::uint8_t* tap;
+  Window g;
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
+    const i64 ix = pixel % g.w;
+    const i64 iy = pixel / g.w % g.h;
+    const i64 image = pixel / (g.w * g.h) * g.oh * g.ow;
+    team.each(g.c, [&](i64 c) {
+      S sum = 0;
+      for (i64 r = 0; r < g.window; ++r) {
+        const i64 top = iy + g.pad - r;
+        if (top < 0 || top % g.stride != 0 || top / g.stride >= g.oh) {
+          continue;
+        }
+        for (i64 s = 0; s < g.window; ++s) {
+          const i64 left = ix + g.pad - s;
+          if (left < 0 || left % g.stride != 0 || left / g.stride >= g.ow) {
+            continue;
+          }
+          const i64 at = (image + top / g.stride * g.ow + left / g.stride) * g.c + c;
+          sum += tap[at] == r * g.window + s ? S(load(dy[at])) : S(0);
+        }
+      }
+      dx[pixel * g.c + c] = store<T>(sum);
+    });
+  }
+};
+
+template <class T>
+struct AvgForward {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  using S = compute_t<T>;
+  T* y;
+  const T* x;
+  Window g;
+  bool count_padding;
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
+    const i64 top = pixel / g.ow % g.oh * g.stride - g.pad;
+    const i64 left = pixel % g.ow * g.stride - g.pad;
+    const T* image = x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
+    const i64 y0 = top > 0 ? top : 0;
+    const i64 y1 = top + g.window < g.h ? top + g.window : g.h;
+    const i64 x0 = left > 0 ? left : 0;
+    const i64 x1 = left + g.window < g.w ? left + g.window : g.w;
+    const i64 cells = count_padding ? g.window * g.window : (y1 - y0) * (x1 - x0);
+    team.each(g.c, [&](i64 c) {
+      S sum = 0;
+      for (i64 iy = y0; iy < y1; ++iy) {
+        for (i64 ix = x0; ix < x1; ++ix) {
+          sum += S(load(image[(iy * g.w + ix) * g.c + c]));
+        }
+      }
+      y[pixel * g.c + c] = store<T>(sum / S(cells));
+    });
+  }
+};
+
+template <class T>
+struct AvgBackward {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  using S = compute_t<T>;
+  T* dx;
+  const T* dy;
+  Window g;
+  bool count_padding;
+  PENSTOCK_HD i64 extent(i64 begin, i64 size) const {
+    const i64 low = begin > 0 ? begin : 0;
+    const i64 high = begin + g.window < size ? begin + g.window : size;
+    return high - low;
+  }
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
+    const i64 ix = pixel % g.w + g.pad;
+    const i64 iy = pixel / g.w % g.h + g.pad;
+    const i64 image = pixel / (g.w * g.h) * g.oh * g.ow;
+    const i64 oy0 = iy < g.window ? 0 : (iy - g.window) / g.stride + 1;
+    const i64 ox0 = ix < g.window ? 0 : (ix - g.window) / g.stride + 1;
+    const i64 oy1 = iy / g.stride + 1 < g.oh ? iy / g.stride + 1 : g.oh;
+    const i64 ox1 = ix / g.stride + 1 < g.ow ? ix / g.stride + 1 : g.ow;
+    team.each(g.c, [&](i64 c) {
+      S sum = 0;
+      for (i64 oy = oy0; oy < oy1; ++oy) {
+        for (i64 ox = ox0; ox < ox1; ++ox) {
+          const i64 cells = count_padding ? g.window * g.window
+                                          : extent(oy * g.stride - g.pad, g.h) *
+                                                extent(ox * g.stride - g.pad, g.w);
+          sum += S(load(dy[(image + oy * g.ow + ox) * g.c + c])) / S(cells);
+        }
+      }
+      dx[pixel * g.c + c] = store<T>(sum);
+    });
+  }
+};
+
+// Window i of `out` over n cells: [floor(i n / out), ceil((i + 1) n / out)).
+PENSTOCK_HD i64 window_begin(i64 i, i64 n, i64 out) { return i * n / out; }
+PENSTOCK_HD i64 window_end(i64 i, i64 n, i64 out) { return ((i + 1) * n + out - 1) / out; }
+
+template <class T>
+struct AdaptiveForward {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  using S = compute_t<T>;
+  T* y;
+  const T* x;
+  Window g;
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
+    const i64 oy = pixel / g.ow % g.oh;
+    const i64 ox = pixel % g.ow;
+    const i64 y0 = window_begin(oy, g.h, g.oh);
+    const i64 y1 = window_end(oy, g.h, g.oh);
+    const i64 x0 = window_begin(ox, g.w, g.ow);
+    const i64 x1 = window_end(ox, g.w, g.ow);
+    const T* image = x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
+    team.each(g.c, [&](i64 c) {
+      S sum = 0;
+      for (i64 iy = y0; iy < y1; ++iy) {
+        for (i64 ix = x0; ix < x1; ++ix) {
+          sum += S(load(image[(iy * g.w + ix) * g.c + c]));
+        }
+      }
+      y[pixel * g.c + c] = store<T>(sum / S((y1 - y0) * (x1 - x0)));
+    });
+  }
+};
+
+template <class T>
+struct AdaptiveBackward {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  using S = compute_t<T>;
+  T* dx;
+  const T* dy;
+  Window g;
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
+    const i64 iy = pixel / g.w % g.h;
+    const i64 ix = pixel % g.w;
+    const i64 image = pixel / (g.w * g.h) * g.oh * g.ow;
+    team.each(g.c, [&](i64 c) {
+      S sum = 0;
+      for (i64 oy = iy * g.oh / g.h; oy < g.oh && window_begin(oy, g.h, g.oh) <= iy; ++oy) {
+        const i64 rows = window_end(oy, g.h, g.oh) - window_begin(oy, g.h, g.oh);
+        if (window_end(oy, g.h, g.oh) <= iy) {
+          continue;
+        }
+        for (i64 ox = ix * g.ow / g.w; ox < g.ow && window_begin(ox, g.w, g.ow) <= ix; ++ox) {
+          if (window_end(ox, g.w, g.ow) <= ix) {
+            continue;
+          }
+          const i64 cols = window_end(ox, g.w, g.ow) - window_begin(ox, g.w, g.ow);
+          sum += S(load(dy[(image + oy * g.ow + ox) * g.c + c])) / S(rows * cols);
+        }
+      }
+      dx[pixel * g.c + c] = store<T>(sum);
+    });
+  }
+};
+
+Window window_of(const char* name, const Tensor& x, const Pool2d& o) {
+  check(x.rank() == 4, "{}: {}; expected [N, H, W, C]", name, x);
+  check(o.window >= 1 && o.window <= 15 && o.stride >= 1 && o.pad >= 0 && o.pad <= o.window / 2,
+        "{}: window {}, stride {}, pad {}; expected a window of 1 to 15 and a pad of at most half",
+        name, o.window, o.stride, o.pad);
+  Window g{x.dim(0), x.dim(1), x.dim(2), x.dim(3), 0, 0, o.window, o.stride, o.pad};
+  g.oh = (g.h + 2 * o.pad - o.window) / o.stride + 1;
+  g.ow = (g.w + 2 * o.pad - o.window) / o.stride + 1;
+  check(g.h + 2 * o.pad >= o.window && g.w + 2 * o.pad >= o.window,
+        "{}: window {} does not fit into {}", name, o.window, x);
+  return g;
+}
+
+// Runs body<T> over the pixels of `over`.
+template <class Make>
+void launch(const char* name, DType dtype, Device device, i64 pixels, i64 cost, const Make& make) {
+  visit_float(dtype, name, [&]<class T>() {
+    kernels::for_each_row(device, pixels, cost, make.template operator()<T>());
+  });
+}
+
+}  // namespace
+
+Tensor max_pool2d(const Tensor& x, const Pool2d& o) {
+  const trace::Op op("max_pool2d");
+  const Window g = window_of("max_pool2d", x, o);
+  const Tensor y = Tensor::empty({g.n, g.oh, g.ow, g.c}, x.dtype(), x.device());
+  const Tensor tap = Tensor::empty(y.shape(), DType::u8, x.device());
+  const i64 cost = g.c * g.window;
+  ledger::kernel({&x}, {&y, &tap}, double(y.numel() * g.window * g.window));
+  launch("max_pool2d", x.dtype(), x.device(), g.n * g.oh * g.ow, cost, [&]<class T>() {
+    return MaxForward<T>{y.data<T>(), tap.data<std::uint8_t>(), x.data<T>(), g};
+  });
+  return record("max_pool2d", y, {x}, [g, tap, cost](Backward& b) {
+    const Tensor& dy = b.dy();
+    const Tensor dx = Tensor::empty({g.n, g.h, g.w, g.c}, dy.dtype(), dy.device());
+    ledger::kernel({&dy, &tap}, {&dx}, double(dy.numel()));
+    launch("max_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost, [&]<class T>() {
+      return MaxBackward<T>{dx.data<T>(), dy.data<T>(), tap.data<std::uint8_t>(), g};
+    });
+    b.set(0, dx);
+  });
+}
+
+Tensor avg_pool2d(const Tensor& x, const Pool2d& o) {
+  const trace::Op op("avg_pool2d");
+  const Window g = window_of("avg_pool2d", x, o);
+  const Tensor y = Tensor::empty({g.n, g.oh, g.ow, g.c}, x.dtype(), x.device());
+  const bool count = o.count_padding;
+  const i64 cost = g.c * g.window;
+  ledger::kernel({&x}, {&y}, double(y.numel() * g.window * g.window));
+  launch("avg_pool2d", x.dtype(), x.device(), g.n * g.oh * g.ow, cost,
+         [&]<class T>() { return AvgForward<T>{y.data<T>(), x.data<T>(), g, count}; });
+  return record("avg_pool2d", y, {x}, [g, count, cost](Backward& b) {
+    const Tensor& dy = b.dy();
+    const Tensor dx = Tensor::empty({g.n, g.h, g.w, g.c}, dy.dtype(), dy.device());
+    ledger::kernel({&dy}, {&dx}, double(dx.numel()));
+    launch("avg_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost,
+           [&]<class T>() { return AvgBackward<T>{dx.data<T>(), dy.data<T>(), g, count}; });
+    b.set(0, dx);
+  });
+}
+
+Tensor adaptive_avg_pool2d(const Tensor& x, i64 out) {
+  const trace::Op op("adaptive_avg_pool2d");
+  check(x.rank() == 4 && out >= 1 && x.dim(1) >= 1 && x.dim(2) >= 1,
+        "adaptive_avg_pool2d: {} to {}; expected [N, H, W, C] with pixels", x, out);
+  const Window g{x.dim(0), x.dim(1), x.dim(2), x.dim(3), out, out, 0, 0, 0};
+  const Tensor y = Tensor::empty({g.n, out, out, g.c}, x.dtype(), x.device());
+  const i64 cost = g.c * (g.h / out + 1);
+  ledger::kernel({&x}, {&y}, double(x.numel()));
+  launch("adaptive_avg_pool2d", x.dtype(), x.device(), g.n * out * out, cost,
+         [&]<class T>() { return AdaptiveForward<T>{y.data<T>(), x.data<T>(), g}; });
+  return record("adaptive_avg_pool2d", y, {x}, [g, cost](Backward& b) {
+    const Tensor& dy = b.dy();
+    const Tensor dx = Tensor::empty({g.n, g.h, g.w, g.c}, dy.dtype(), dy.device());
+    ledger::kernel({&dy}, {&dx}, double(dx.numel()));
+    launch("adaptive_avg_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost,
+           [&]<class T>() { return AdaptiveBackward<T>{dx.data<T>(), dy.data<T>(), g}; });
+    b.set(0, dx);
+  });
+}
+
+Tensor global_avg_pool(const Tensor& x) {
+  check(x.rank() >= 3, "global_avg_pool: {}; expected [N, ..., C]", x);
+  std::vector<int> axes;
+  for (int i = 1; i + 1 < x.rank(); ++i) {
+    axes.push_back(i);
+  }
+  return mean(x, axes);
+}
+
+}  // namespace penstock::ops
