@@ -89,7 +89,9 @@ class Scanner {
     ancestors_.push_back(here);
     for (const Entry& entry : list(path)) {
       if (entry.kind == Kind::kFolder) {
-        collect(path + "/" + entry.name, prefix + entry.name + "/", found);
+        std::string below = prefix;
+        below.append(entry.name).append("/");
+        collect(path + "/" + entry.name, below, found);
       } else if (entry.kind == Kind::kFile && has_picture_extension(entry.name)) {
         found.add(prefix + entry.name);
       } else {

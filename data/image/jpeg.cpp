@@ -12,6 +12,7 @@
 
 #include "data/image/codec.h"
 #include "data/image/exif.h"
+#include "data/image/jpeg_scan.h"
 #include "data/image/name.h"
 #include "framework/core/check.h"
 
@@ -25,6 +26,20 @@ constexpr int kMaxScans = 256;
 constexpr i64 kMargin = 2;
 constexpr int kRowsPerCall = 16;
 
+// The head of the library's entropy decoder (jpegint.h, which is not installed); the same from
+// libjpeg 6b to libjpeg-turbo 3. Its second member is where our own decoder of baseline scans is
+// put.
+struct EntropyDecoder {
+  void (*start_pass)(j_decompress_ptr);
+  boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
+};
+#if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 1005000 && \
+    LIBJPEG_TURBO_VERSION_NUMBER < 4000000
+constexpr bool kOwnEntropyDecoder = true;
+#else
+constexpr bool kOwnEntropyDecoder = false;
+#endif
+
 // Everything that a library call may touch. Plain data only: an error jumps over these frames.
 struct Session {
   jpeg_decompress_struct decompress;
@@ -36,9 +51,12 @@ struct Session {
   bool strict;
   bool too_many_scans;
   const JOCTET* end_of_file;
+  JpegScan* scan;  // decodes the entropy-coded data; null: the library does
+  const JOCTET* scan_begin;
   // Arguments of read_region(): stored region at the reduced scale.
   JDIMENSION x, y, width, height;
   JDIMENSION crop_x, crop_width;  // what the library makes of x and width
+  JHUFF_TBL standard_dc[2], standard_ac[2];
   std::uint8_t* out;
   std::size_t stride;
 };
@@ -101,6 +119,15 @@ void source_skip(j_decompress_ptr decompress, long count) {
 
 void source_end(j_decompress_ptr) {}
 
+boolean on_decode_mcu(j_decompress_ptr decompress, JBLOCKROW* blocks) {
+  Session& s = session_of(reinterpret_cast<j_common_ptr>(decompress));
+  if (!s.scan->decode(blocks)) {
+    std::strncpy(s.message, "damaged or cut entropy-coded data", sizeof s.message);
+    std::longjmp(s.on_error, 1);
+  }
+  return TRUE;
+}
+
 // Runs `body`; false when the library reported an error, whose text is then in s.message.
 // Neither this frame nor those below may hold objects with destructors.
 [[gnu::noinline]] bool guarded(Session& s, void (*body)(Session&)) {
@@ -111,8 +138,79 @@ void source_end(j_decompress_ptr) {}
   return true;
 }
 
+// The library keeps tables from file to file. A picture must not depend on those decoded before, so
+// every slot exists from the start and reset_tables() makes all files begin alike.
 void create(Session& s) {
   jpeg_create_decompress(&s.decompress);
+  const auto common = reinterpret_cast<j_common_ptr>(&s.decompress);
+  for (int i = 0; i < NUM_HUFF_TBLS; ++i) {
+    s.decompress.dc_huff_tbl_ptrs[i] = jpeg_alloc_huff_table(common);
+    s.decompress.ac_huff_tbl_ptrs[i] = jpeg_alloc_huff_table(common);
+  }
+  for (JQUANT_TBL*& table : s.decompress.quant_tbl_ptrs) {
+    table = jpeg_alloc_quant_table(common);
+  }
+  // The standard's example tables, which files without tables mean; from an encoder's defaults.
+  jpeg_compress_struct encoder{};
+  encoder.err = &s.errors;
+  encoder.client_data = &s;
+  jpeg_create_compress(&encoder);
+  encoder.in_color_space = JCS_RGB;
+  encoder.input_components = 3;
+  jpeg_set_defaults(&encoder);
+  for (int i = 0; i < 2; ++i) {
+    s.standard_dc[i] = *encoder.dc_huff_tbl_ptrs[i];
+    s.standard_ac[i] = *encoder.ac_huff_tbl_ptrs[i];
+  }
+  jpeg_destroy_compress(&encoder);
+}
+
+void reset_tables(Session& s) {
+  for (int i = 0; i < NUM_HUFF_TBLS; ++i) {
+    *s.decompress.dc_huff_tbl_ptrs[i] = i < 2 ? s.standard_dc[i] : JHUFF_TBL{};
+    *s.decompress.ac_huff_tbl_ptrs[i] = i < 2 ? s.standard_ac[i] : JHUFF_TBL{};
+  }
+  for (JQUANT_TBL* table : s.decompress.quant_tbl_ptrs) {
+    *table = {};
+  }
+}
+
+// Quantisation steps are at least 1: a zero is a table that the file did not bring, or a broken
+// one.
+bool has_quantisation(const jpeg_decompress_struct& d) {
+  for (int c = 0; c < d.num_components; ++c) {
+    const JQUANT_TBL* table = d.comp_info[c].quant_table;
+    if (table == nullptr || std::find(std::begin(table->quantval), std::end(table->quantval), 0) !=
+                                std::end(table->quantval)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether the picture is one scan of baseline or extended sequential Huffman coding.
+bool describe_scan(const jpeg_decompress_struct& d, ScanLayout& layout) {
+  if (d.progressive_mode == TRUE || d.arith_code == TRUE || d.data_precision != 8 ||
+      d.comps_in_scan != d.num_components || d.blocks_in_MCU > ScanLayout::kMaxBlocks ||
+      d.comps_in_scan > ScanLayout::kMaxComponents || d.Ss != 0 || d.Se != DCTSIZE2 - 1 ||
+      d.Ah != 0 || d.Al != 0) {
+    return false;
+  }
+  layout.blocks = d.blocks_in_MCU;
+  layout.components = d.comps_in_scan;
+  layout.restart_interval = d.restart_interval;
+  layout.mcus = i64(d.MCUs_per_row) * d.MCU_rows_in_scan;
+  for (int b = 0; b < d.blocks_in_MCU; ++b) {
+    layout.component[std::size_t(b)] = d.MCU_membership[b];
+  }
+  for (int c = 0; c < d.comps_in_scan; ++c) {
+    const jpeg_component_info& info = *d.cur_comp_info[c];
+    const JHUFF_TBL& dc = *d.dc_huff_tbl_ptrs[info.dc_tbl_no];
+    const JHUFF_TBL& ac = *d.ac_huff_tbl_ptrs[info.ac_tbl_no];
+    layout.dc[std::size_t(c)] = {dc.bits, dc.huffval};
+    layout.ac[std::size_t(c)] = {ac.bits, ac.huffval};
+  }
+  return true;
 }
 
 void read_header(Session& s) {
@@ -143,6 +241,16 @@ void read_region(Session& s) {
     done += jpeg_read_scanlines(&d, rows, count);
   }
   if (to_the_end) {
+    if (s.scan != nullptr) {
+      // The library goes on at the marker behind the scan.
+      const i64 end = s.scan->end();
+      if (end < 0) {
+        std::strncpy(s.message, "extraneous bytes behind the last pixels", sizeof s.message);
+        std::longjmp(s.on_error, 1);
+      }
+      d.src->next_input_byte = s.scan_begin + end;
+      d.src->bytes_in_buffer = std::size_t(s.end_of_file - d.src->next_input_byte);
+    }
     jpeg_finish_decompress(&d);
   } else {
     jpeg_abort_decompress(&d);
@@ -186,6 +294,7 @@ i64 coefficient_bytes(const jpeg_decompress_struct& d) {
 
 struct JpegCodec::State {
   Session session{};
+  JpegScan scan;
   std::string name;
   DecodeOptions options;
   bool open = false;
@@ -241,6 +350,8 @@ StoredHeader JpegCodec::open(std::span<const std::byte> file, std::string_view n
   s.source.bytes_in_buffer = file.size();
   s.end_of_file = s.source.next_input_byte + file.size();
   s.decompress.src = &s.source;
+  s.scan = nullptr;
+  reset_tables(s);
   if (!guarded(s, read_header)) {
     state.refuse("header");
   }
@@ -307,6 +418,17 @@ Pixels JpegCodec::decode(const Region& region, int reduce, Scratch& out) {
   check_bytes(state.name, most + (many_scans ? coefficient_bytes(d) : 0), state.options.limits);
   if (!guarded(s, start)) {
     state.refuse("decode");
+  }
+  if (!has_quantisation(d)) {
+    std::strncpy(s.message, "a quantisation table is missing or holds zeros", sizeof s.message);
+    state.refuse("decode");
+  }
+  ScanLayout layout;
+  s.scan_begin = d.src->next_input_byte;
+  if (kOwnEntropyDecoder && state.options.strict && !many_scans && describe_scan(d, layout) &&
+      state.scan.start(layout, {s.scan_begin, d.src->bytes_in_buffer})) {
+    s.scan = &state.scan;
+    reinterpret_cast<EntropyDecoder*>(d.entropy)->decode_mcu = on_decode_mcu;
   }
   s.stride = std::size_t(s.crop_width) * std::size_t(decoded_channels);
   const std::size_t bytes = s.stride * s.height;

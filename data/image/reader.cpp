@@ -80,9 +80,7 @@ void FileReader::read(const std::string& path, i64 offset, i64 size, FetchBuffer
 }
 
 ThrottleModel::ThrottleModel(const ThrottleOptions& options)
-    : options_(options),
-      slot_free_(std::size_t(std::max(0, options.concurrency)), -1e300),
-      pipe_free_(-1e300) {}
+    : options_(options), slot_free_(std::size_t(std::max(0, options.concurrency)), -1e300) {}
 
 double ThrottleModel::finish(double now, i64 bytes) {
   double* slot = nullptr;

@@ -62,7 +62,7 @@ class ThrottleModel {
  private:
   ThrottleOptions options_;
   std::vector<double> slot_free_;
-  double pipe_free_;
+  double pipe_free_ = -1e300;
 };
 
 // Sleeps until the modelled device would be done.

@@ -103,7 +103,7 @@ void tabulate(const Axis& axis, const Placed& p, AxisWeights& table) {
     std::size_t largest = 0;
     for (std::size_t k = 0; k < used; ++k) {
       const double share = sum > 0 ? real[k] / sum : 1.0 / double(used);
-      weights[k] = std::int16_t(share * kWeightOne + 0.5);
+      weights[k] = std::int16_t(std::lround(share * kWeightOne));
       total += weights[k];
       largest = weights[k] > weights[largest] ? k : largest;
     }
@@ -193,7 +193,7 @@ void Resampler::run(const ResampleRequest& r) {
     const int taps = int(std::min<i64>(y_.taps, source.height - row));
     kernels.vertical({.source = source.data + row * source.stride + first * source.channels,
                       .stride = source.stride,
-                      .weights = y_.weight.data() + v * y_.taps,
+                      .weights = y_.weight.data() + v * i64(y_.taps),
                       .taps = taps,
                       .count = used * source.channels,
                       .out = row_.data()});

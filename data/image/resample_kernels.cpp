@@ -88,8 +88,13 @@ inline std::int32_t pair_of(const std::int16_t* weights, int k, int taps) {
 PENSTOCK_V3 void vertical_v3(const VerticalArguments& a) {
   const __m256i zero = _mm256_setzero_si256();
   const __m256i half = _mm256_set1_epi32(1 << (kVerticalShift - 1));
-  i64 j = 0;
-  for (; j + 32 <= a.count; j += 32) {
+  if (a.count < 32) {
+    vertical_from(a, 0);
+    return;
+  }
+  // The last step is moved back onto values already written: their results are the same.
+  for (i64 next = 0; next < a.count; next += 32) {
+    const i64 j = std::min(next, a.count - 32);
     __m256i sum0 = half;
     __m256i sum1 = half;
     __m256i sum2 = half;
@@ -116,7 +121,6 @@ PENSTOCK_V3 void vertical_v3(const VerticalArguments& a) {
     _mm256_storeu_si256(out, _mm256_permute2x128_si256(a01, a23, 0x20));
     _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(a01, a23, 0x31));
   }
-  vertical_from(a, j);
 }
 
 // Two output pixels share a register: [pixel pair][tap pair][2 pixels][4 lanes R G B and nothing].
@@ -142,12 +146,12 @@ struct PairOfPixels {
   const std::int32_t* weights;
 };
 
-PENSTOCK_V3 inline __m256i sum_v3(const PairOfPixels& at, int tap_pairs) {
+PENSTOCK_V3 inline __m256i sum_v3(const PairOfPixels& at, i64 tap_pairs) {
   // r0 g0 b0 r1 g1 b1 -> r0 r1, g0 g1, b0 b1
   const __m256i order = _mm256_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1, 0, 1,
                                          6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1);
   __m256i sum = _mm256_set1_epi32(1 << (kHorizontalShift - 1));
-  for (int p = 0; p < tap_pairs; ++p) {
+  for (i64 p = 0; p < tap_pairs; ++p) {
     const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(at.first + 6 * p)),
                                                  load128(at.second + 6 * p), 1);
     sum = _mm256_add_epi32(
@@ -160,7 +164,7 @@ PENSTOCK_V3 inline __m256i sum_v3(const PairOfPixels& at, int tap_pairs) {
 template <int kTapPairs>
 PENSTOCK_V3 void horizontal_v3(const std::int16_t* row, const AxisWeights& x, i64 count,
                                std::uint8_t* out) {
-  const int tap_pairs = kTapPairs > 0 ? kTapPairs : x.taps / 2;
+  const i64 tap_pairs = kTapPairs > 0 ? kTapPairs : x.taps / 2;
   const std::int32_t* weights = x.packed.data();
   const std::int32_t* start = x.start.data();
   // Bytes 0-2 of each of the four pixels, which lie in the order 0 2 | 1 3.
@@ -194,13 +198,13 @@ PENSTOCK_V3 void normalise_v3(const std::uint8_t* in, i64 count, const float* sc
                               const float* shift, float* out) {
   __m256 s[3];
   __m256 t[3];
-  for (int v = 0; v < 3; ++v) {
+  for (i64 v = 0; v < 3; ++v) {
     s[v] = _mm256_loadu_ps(scale + 8 * v);
     t[v] = _mm256_loadu_ps(shift + 8 * v);
   }
   i64 i = 0;
   for (; i + 24 <= count; i += 24) {
-    for (int v = 0; v < 3; ++v) {
+    for (i64 v = 0; v < 3; ++v) {
       std::int64_t eight = 0;
       std::memcpy(&eight, in + i + 8 * v, 8);
       const __m256 x = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(eight)));
