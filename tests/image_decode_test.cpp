@@ -86,6 +86,62 @@ TEST(ImageDecode, EveryCodingOfTheSameCoefficientsGivesTheSamePixels) {
   }
 }
 
+// Strict mode reads baseline scans with a decoder of our own, tolerant mode with the library's.
+TEST(ImageDecode, OwnAndLibraryEntropyDecodingAgree) {
+  const machine::Isa best = machine::isa();
+  for (const machine::Isa isa : {machine::Isa::kBaseline, best}) {
+    machine::set_isa(isa);
+    for (const int quality : {1, 30, 75, 95, 100}) {
+      for (const int restart : {0, 1, 3, 8}) {
+        for (const bool optimized : {false, true}) {
+          for (const int channels : {1, 3, 4}) {
+            const Bytes file =
+                encode_jpeg(make_picture(83, 61, channels),
+                            {.quality = quality, .restart = restart, .optimized = optimized});
+            EXPECT_EQ(decode(file), decode(file, {.strict = false}))
+                << quality << " " << restart << " " << optimized << " " << channels;
+          }
+        }
+      }
+    }
+  }
+  machine::set_isa(best);
+}
+
+// A file without Huffman tables means the standard's; those of the file before must not serve.
+TEST(ImageDecode, APictureDoesNotDependOnThoseBefore) {
+  const Bytes whole = encode_jpeg(make_picture(40, 40));
+  const auto without = [&whole](int marker) {
+    Bytes out = whole;
+    for (std::size_t at = 2; std::to_integer<int>(out[at + 1]) != 0xDA;) {
+      const auto length = std::size_t(2 + std::to_integer<int>(out[at + 2]) * 256 +
+                                      std::to_integer<int>(out[at + 3]));
+      if (std::to_integer<int>(out[at + 1]) == marker) {
+        out.erase(out.begin() + std::ptrdiff_t(at), out.begin() + std::ptrdiff_t(at + length));
+      } else {
+        at += length;
+      }
+    }
+    return out;
+  };
+  const Bytes no_huffman = without(0xC4);
+  const Bytes no_quantisation = without(0xDB);
+  ASSERT_LT(no_huffman.size(), whole.size());
+  for (const bool strict : {true, false}) {
+    const DecodeOptions options{.strict = strict};
+    EXPECT_EQ(decode(no_huffman, options), decode(whole));
+    EXPECT_THROW(decode(no_quantisation, options), DataError);
+    Decoder used;
+    used.open(encode_jpeg(make_picture(33, 9), {.quality = 20, .optimized = true}), "f", {});
+    used.decode({0, 0, 33, 9});
+    used.open(no_huffman, "f", options);
+    const Region region{0, 0, 40, 40};
+    EXPECT_EQ(dense(used.decode(region), region), decode(whole));
+    used.open(no_quantisation, "f", options);
+    EXPECT_THROW(used.decode(region), DataError);
+  }
+}
+
 // Case 92.
 TEST(ImageDecode, ExtremeShapesDecode) {
   const Decoded wide = decode(encode_jpeg(flat_picture(65500, 1, {10, 20, 30})));

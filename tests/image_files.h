@@ -59,8 +59,9 @@ struct JpegOptions {
   int h = 2;        // luma sampling factors
   int v = 2;
   bool ycck = false;
-  int orientation = 0;  // 0: no EXIF
-  bool intel = true;    // byte order of the EXIF block
+  bool optimized = false;  // Huffman tables of its own
+  int orientation = 0;     // 0: no EXIF
+  bool intel = true;       // byte order of the EXIF block
 };
 
 inline Bytes exif_block(int orientation, bool intel) {
@@ -102,6 +103,7 @@ inline Bytes encode_jpeg(const Picture& p, const JpegOptions& o = {}) {
     c.comp_info[3].v_samp_factor = o.v;
   }
   c.arith_code = o.arithmetic ? TRUE : FALSE;
+  c.optimize_coding = o.optimized ? TRUE : FALSE;
   c.restart_interval = unsigned(o.restart);
   if (o.progressive) {
     jpeg_simple_progression(&c);

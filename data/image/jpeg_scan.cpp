@@ -146,6 +146,7 @@ bool JpegScan::begin_segment(std::size_t segment) {
 
 bool JpegScan::start(const ScanLayout& layout, std::span<const std::uint8_t> data) {
   layout_ = layout;
+  v3_ = machine::isa() >= machine::Isa::kV3;
   done_ = 0;
   for (int c = 0; c < layout.components; ++c) {
     const auto at = std::size_t(c);
@@ -309,8 +310,7 @@ bool JpegScan::decode(Block* const* blocks) {
   ++done_;
 #if defined(__x86_64__)
   // Shifts by a variable need no flags and no fixed register there.
-  static const bool has_bmi2 = machine::isa() >= machine::Isa::kV3;
-  if (has_bmi2) {
+  if (v3_) {
     return blocks != nullptr ? decode_stored_v3(blocks) : decode_skipped_v3();
   }
 #endif

@@ -74,6 +74,7 @@ class JpegScan {
   static std::uint32_t long_code(const Table& table, std::uint32_t next);
 
   ScanLayout layout_;
+  bool v3_ = false;  // the CPU's level
   std::array<Table, ScanLayout::kMaxComponents> dc_;
   std::array<Table, ScanLayout::kMaxComponents> ac_;
   std::array<int, ScanLayout::kMaxComponents> dc_table_{};  // of each component
