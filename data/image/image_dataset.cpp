@@ -78,13 +78,18 @@ std::uint64_t ImageDataset::fingerprint() const {
   return std::visit([](const auto& index) { return index.fingerprint(); }, index_);
 }
 
+void ImageDataset::name_of(i64 index, Place& place) const {
+  if (const auto* shards = std::get_if<ShardIndex>(&index_)) {
+    shards->describe(index, place.path);
+  } else {
+    std::get<FolderIndex>(index_).place(index, place);
+  }
+}
+
 std::string ImageDataset::describe(i64 index) const {
   check_index(index);
-  if (const auto* shards = std::get_if<ShardIndex>(&index_)) {
-    return printable(shards->describe(index));
-  }
   Place place;
-  std::get<FolderIndex>(index_).place(index, place);
+  name_of(index, place);
   return printable(place.path);
 }
 
@@ -104,12 +109,8 @@ void ImageDataset::load(const SampleKey& key, std::span<const std::byte> raw,
                         std::span<std::byte* const> fields) const {
   check_index(key.index);
   Context& own = context();
-  std::string& name = own.place.path;
-  if (const auto* shards = std::get_if<ShardIndex>(&index_)) {
-    name = shards->describe(key.index);
-  } else {
-    std::get<FolderIndex>(index_).place(key.index, own.place);
-  }
+  name_of(key.index, own.place);
+  const std::string& name = own.place.path;
   const i64 number = label(key.index);
   std::memcpy(fields[1], &number, sizeof number);
 

@@ -51,6 +51,8 @@ class ImageDataset final : public Dataset {
  private:
   void set_up();
   void check_index(i64 index) const;
+  // The name for messages, in place.path.
+  void name_of(i64 index, Place& place) const;
 
   std::variant<FolderIndex, ShardIndex> index_;
   ImageDatasetOptions options_;

@@ -105,7 +105,7 @@ class ShardIndex {
   i64 label(i64 index) const { return samples_[std::size_t(index)].label; }
   void place(i64 index, Place& place) const;
   // "shard.tar:KEY", for messages.
-  std::string describe(i64 index) const;
+  void describe(i64 index, std::string& text) const;
   // Empty when labels are numbers.
   std::vector<std::string> class_names() const { return class_names_; }
   i64 classes() const { return classes_; }

@@ -15,6 +15,8 @@ constexpr std::uint32_t kUnknown = kMoreBits;  // a code longer than the table, 
 constexpr std::uint32_t kEndOfBlock = 0xFF;    // as the number of zeros
 // An MCU of 10 blocks of 64 symbols of at most 31 bits, and what a refill looks ahead.
 constexpr std::size_t kPadding = 4096;
+// A buffer that one huge file has grown is given back.
+constexpr std::size_t kKeepBytes = std::size_t{64} << 20;
 
 // Zigzag to natural order; runs past the end land on the last coefficient.
 constexpr std::array<std::uint8_t, 80> kNatural = {
@@ -92,6 +94,9 @@ std::uint32_t JpegScan::long_code(const Table& table, std::uint32_t next) {
 }
 
 bool JpegScan::unstuff(std::span<const std::uint8_t> data) {
+  if (bytes_.size() > kKeepBytes) {
+    std::vector<std::uint8_t>().swap(bytes_);
+  }
   bytes_.resize(std::max(bytes_.size(), data.size() + kPadding));
   segment_ends_.clear();
   std::uint8_t* out = bytes_.data();

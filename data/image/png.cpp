@@ -178,6 +178,10 @@ Pixels PngCodec::decode(const Region& region, Scratch& out) {
   const i64 row_bytes = i64(s.row_bytes) * (whole ? i64(s.height) : 1);
   const i64 region_bytes = region.width * region.height * s.channels;
   check_bytes(state.name, row_bytes + region_bytes, state.options.limits);
+  constexpr std::size_t kKeepBytes = std::size_t{64} << 20;
+  if (state.row.size() > kKeepBytes) {
+    Scratch().swap(state.row);
+  }
   if (i64(state.row.size()) < row_bytes) {
     state.row.resize(std::size_t(row_bytes));
   }

@@ -321,8 +321,9 @@ void ShardIndex::place(i64 index, Place& place) const {
   place.size = sample.size;
 }
 
-std::string ShardIndex::describe(i64 index) const {
-  return shards_[samples_[std::size_t(index)].shard] + ":" + std::string(keys_[index]);
+void ShardIndex::describe(i64 index, std::string& text) const {
+  text.assign(shards_[samples_[std::size_t(index)].shard]);
+  text.append(":").append(keys_[index]);
 }
 
 std::uint64_t ShardIndex::fingerprint() const {
