@@ -37,4 +37,10 @@ struct LossResult {
 // (pass it with std::move), the gradient is written over it.
 LossResult cross_entropy(Tensor logits, const Tensor& target, const CrossEntropy& options = {});
 
+// (prediction - target)^2; equal shapes are required, nothing broadcasts. f32 result (f64 in f64).
+Tensor mse(const Tensor& prediction, const Tensor& target, Reduction reduction = Reduction::kMean);
+// -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)), stable for any x; no gradient for the target.
+Tensor bce_with_logits(const Tensor& logits, const Tensor& target,
+                       Reduction reduction = Reduction::kMean);
+
 }  // namespace penstock::ops

@@ -309,6 +309,7 @@ Tensor adaptive_avg_pool2d(const Tensor& x, i64 out) {
 }
 
 Tensor global_avg_pool(const Tensor& x) {
+  const trace::Op op("global_avg_pool");
   check(x.rank() >= 3, "global_avg_pool: {}; expected [N, ..., C]", x);
   std::vector<int> axes;
   for (int i = 1; i + 1 < x.rank(); ++i) {

@@ -228,6 +228,7 @@ Tensor permute(const Tensor& x, std::span<const int> axes_) {
 }
 
 Tensor transpose(const Tensor& x, int a, int b) {
+  const trace::Op op("transpose");
   std::vector<int> axes(static_cast<std::size_t>(x.rank()));
   for (std::size_t i = 0; i < axes.size(); ++i) {
     axes[i] = int(i);
