@@ -57,7 +57,8 @@ enum {
   kPenstockConvBackwardData = 2,    /* dy, w, dx */
   kPenstockConvBackwardWeights = 3, /* x, dy, dw */
   kPenstockAttentionForward = 4,    /* q, k, v, y, stats [, lengths] */
-  kPenstockAttentionBackward = 5    /* q, k, v, y, stats, dy, dq, dk, dv, row_sum, dq_sum [, lengths] */
+  kPenstockAttentionBackward = 5    /* q, k, v, y, stats, dy, dq, dk, dv, row_sum [, dq_sum unless
+                                       deterministic] [, lengths] */
 };
 
 typedef struct {

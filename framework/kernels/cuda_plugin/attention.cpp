@@ -110,7 +110,7 @@ void build_attention_backward(Graph& graph, const PenstockGraph& g) {
   const int row_sum = graph.output(s.row());
   const Dims head = {s.b, s.h, s.t, s.d};
   const TensorSpec dq_spec{head, packed(head), CUDNN_DATA_FLOAT};
-  const int dq_sum = graph.output(dq_spec);
+  const int dq_sum = g.deterministic ? -1 : graph.output(dq_spec);
   const int lengths = g.with_lengths ? graph.input(lengths_spec(s)) : -1;
 
   // D = sum over the head of dy * y.

@@ -12,7 +12,7 @@ namespace penstock_cuda {
 class PlanBuilder {
  public:
   PlanBuilder(Context& context, const PenstockGraph& g, PenstockError* error)
-      : context_(context), error_(error) {
+      : context_(context), error_(error), full_f32_(g.dtype == kPenstockF32 && g.tf32 == 0) {
     graph_ = build_graph(g, error);
     if (!graph_) {
       return;
@@ -181,6 +181,11 @@ class PlanBuilder {
     if (deterministic_only && !out.deterministic) {
       return false;
     }
+    // Matrix units round f32 operands to tf32: only when asked for.
+    if (full_f32_ && (has_note(engine, CUDNN_NUMERICAL_NOTE_TENSOR_CORE) ||
+                      has_note(engine, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS))) {
+      return false;
+    }
     describe(config, engine, out);
     p->plan = Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     p->plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
@@ -218,6 +223,7 @@ class PlanBuilder {
 
   Context& context_;
   PenstockError* error_;
+  bool full_f32_;
   std::shared_ptr<Graph> graph_;
   Descriptor operations_;
   std::unique_ptr<Plan> keep_;
