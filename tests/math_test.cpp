@@ -259,7 +259,7 @@ const std::vector<UnaryCase>& unary_cases() {
             return gradient_size(b, s, slope, s * true_sigmoid(-z), z);
           }),
       unary(
-          "gelu_erf", 4, [](auto x) { return math::gelu_erf(x); },
+          "gelu_erf", 5, [](auto x) { return math::gelu_erf(x); },
           [](auto x) { return gated(x, true_below(x)); },
           [](auto x) {
             const auto b = bounded(x, decltype(x)(40));

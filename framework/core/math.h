@@ -356,7 +356,7 @@ PENSTOCK_HD double erf(double x) {
 // ---- activations and their derivatives ---------------------------------------------------------
 //
 // Stable for every x: no overflow, no cancellation in the tails, limits at the infinities
-// (silu(-inf) is -0, not NaN), NaN in NaN out. Errors are at most 4 ulp of the largest term of the
+// (silu(-inf) is -0, not NaN), NaN in NaN out. Errors are at most 5 ulp of the largest term of the
 // formula (a derivative crosses 0), times 1 + |z| in a tail e^-z, since z itself is rounded.
 
 namespace detail {
