@@ -591,10 +591,11 @@ TEST(ImageDataset, NeitherCacheNorThreadsChangeASample) {
       const auto cached = open_image_folder(
           tree.root(), {}, {.transform = transform, .cache = {.max_bytes = cap, .kind = kind}});
       std::vector<std::thread> threads;
+      threads.reserve(4);
       for (int t = 0; t < 4; ++t) {
         threads.emplace_back([&, t] {
           for (i64 i = 0; i < 36; ++i) {
-            const i64 at = (i * 5 + t * 7) % 36;
+            const i64 at = (i * 5 + i64(t) * 7) % 36;
             EXPECT_EQ(load(*cached, {.index = at % 12, .epoch = at / 12, .seed = 5}),
                       want[std::size_t(at)]);
           }

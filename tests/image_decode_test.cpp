@@ -114,8 +114,8 @@ TEST(ImageDecode, APictureDoesNotDependOnThoseBefore) {
   const auto without = [&whole](int marker) {
     Bytes out = whole;
     for (std::size_t at = 2; std::to_integer<int>(out[at + 1]) != 0xDA;) {
-      const auto length = std::size_t(2 + std::to_integer<int>(out[at + 2]) * 256 +
-                                      std::to_integer<int>(out[at + 3]));
+      const auto length = 2 + std::to_integer<std::size_t>(out[at + 2]) * 256 +
+                          std::to_integer<std::size_t>(out[at + 3]);
       if (std::to_integer<int>(out[at + 1]) == marker) {
         out.erase(out.begin() + std::ptrdiff_t(at), out.begin() + std::ptrdiff_t(at + length));
       } else {
@@ -201,7 +201,9 @@ TEST(ImageDecode, ReducedPicturesCoverTheSameScene) {
     double want = 0;
     for (i64 y = 32; y < 96; ++y) {
       for (i64 x = 40; x < 136; ++x) {
-        sum += p.data[((y - p.y) / reduce) * p.stride + ((x - p.x) / reduce) * 3];
+        const i64 row = (y - p.y) / reduce;
+        const i64 column = (x - p.x) / reduce;
+        sum += p.data[row * p.stride + column * 3];
         want += picture.data[std::size_t((y * 200 + x) * 3)];
       }
     }

@@ -84,7 +84,7 @@ std::vector<std::uint8_t> resize_in_reals(const Pixels& source, const Axis& x, c
                    source.data[(y0 + i64(j)) * source.stride + (x0 + i64(i)) * source.channels + c];
           }
         }
-        out[std::size_t((v * x.count + u) * source.channels + c)] = std::uint8_t(sum + 0.5);
+        out[std::size_t((v * x.count + u) * source.channels + c)] = std::uint8_t(std::lround(sum));
       }
     }
   }
@@ -327,8 +327,8 @@ TEST(ImageTransform, ResizeAndCentreCropEqualsBothStepsApart) {
       resize(pixels_of(p), box_axis(0, 150, 0, 150, longer), box_axis(0, 101, 0, 101, 64), true);
   const i64 left = i64(std::nearbyint(double(longer - 56) / 2));
   for (i64 y = 0; y < 56; ++y) {
-    for (i64 i = 0; i < 56 * 3; ++i) {
-      ASSERT_EQ(fused[std::size_t(y * 56 * 3 + i)],
+    for (i64 i = 0; i < 168; ++i) {
+      ASSERT_EQ(fused[std::size_t(y * 168 + i)],
                 resized[std::size_t(((y + 4) * longer + left) * 3 + i)]);
     }
   }

@@ -217,7 +217,9 @@ FolderIndex FolderIndex::scan(const std::string& root, const FolderOptions& opti
   std::vector<std::uint32_t> order;
   for (const std::string& name : classes) {
     found.clear();
-    scanner.collect(root + "/" + name, "", found);
+    std::string path = root;
+    path.append("/").append(name);
+    scanner.collect(path, "", found);
     if (found.size() == 0 && !options.allow_empty_classes) {
       throw DataError(
           format("image folder {}: the class {} holds no pictures; remove it, or set "

@@ -173,10 +173,10 @@ void Resampler::run(const ResampleRequest& r) {
 
   const auto channels = std::size_t(source.channels);
   const auto columns = std::minmax_element(x_.start.begin(), x_.start.end());
-  const std::int32_t first = *columns.first;
+  const i64 first = *columns.first;
   const i64 used = std::min<i64>(source.width, *columns.second + x_.taps) - first;
   for (std::int32_t& start : x_.start) {
-    start -= first;
+    start -= std::int32_t(first);
   }
   const KernelTable& kernels = kernels_for(machine::isa());
   if (source.channels == 3) {
