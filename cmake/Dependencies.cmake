@@ -10,6 +10,19 @@ find_package(ZLIB REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
 
+# oneDNN and the OpenMP that it uses; both only reach the plugin.
+set(PENSTOCK_HAS_ONEDNN FALSE)
+if(PENSTOCK_ONEDNN)
+  find_package(DNNL 2.6 QUIET)
+  find_package(OpenMP QUIET COMPONENTS CXX)
+  if(DNNL_FOUND AND OpenMP_CXX_FOUND)
+    set(PENSTOCK_HAS_ONEDNN TRUE)
+    message(STATUS "oneDNN: ${DNNL_VERSION}")
+  else()
+    message(STATUS "oneDNN: not found; matrix products and convolutions on the CPU use plain kernels")
+  endif()
+endif()
+
 # The static archive where the distribution has one: the installed tree then needs no copy of it.
 find_library(PENSTOCK_YAML_STATIC libyaml-cpp.a)
 find_library(PENSTOCK_Z_STATIC libz.a)

@@ -3,8 +3,8 @@
 #include <atomic>
 
 #include "framework/core/ledger.h"
+#include "framework/kernels/blas_cpu.h"
 #include "framework/kernels/blas_cuda.h"
-#include "framework/kernels/naive.h"
 
 namespace penstock::kernels {
 namespace {
@@ -56,14 +56,15 @@ void gemm(const Gemm& request) {
   }
   if (g.c.device().models == DeviceType::kCuda) {
     gemm_cuda(g);
-  } else if (g.c.device().is_cpu()) {
-    naive::gemm(g);
+  } else {
+    gemm_cpu(g);
   }
 }
 
 bool epilogue_supported(const Gemm& request) {
   const Gemm g = with_strides(request);
-  return g.c.device().models != DeviceType::kCuda || epilogue_supported_cuda(g);
+  return g.c.device().models == DeviceType::kCuda ? epilogue_supported_cuda(g)
+                                                  : epilogue_supported_cpu(g);
 }
 
 }  // namespace penstock::kernels

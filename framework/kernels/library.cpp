@@ -147,8 +147,10 @@ CudaLibrary open_cuda_library() {
 
 }  // namespace
 
+std::string plugin_path(const std::string& file) { return own_folder() + "/" + file; }
+
 void* open_plugin(const std::string& file, std::string& why) {
-  const std::string path = own_folder() + "/" + file;
+  const std::string path = plugin_path(file);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     why = dlerror();

@@ -8,6 +8,8 @@
 
 namespace penstock::kernels {
 
+// Where a plugin lies: beside libpenstock.so.
+std::string plugin_path(const std::string& file);
 // Opens `file` that lies beside libpenstock.so; null with the reason in `why`.
 void* open_plugin(const std::string& file, std::string& why);
 // Address of a symbol of an opened library; null when it has none.
