@@ -24,6 +24,20 @@ struct Begin {
 };
 
 template <class T>
+struct AddLoss {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  StepState* s;
+  const T* loss;
+  const std::int64_t* correct;
+  PENSTOCK_HD void operator()(i64 /*i*/) const {
+    s->loss_sum += float(*loss);
+    if (correct != nullptr) {
+      s->correct += std::int32_t(*correct);
+    }
+  }
+};
+
+template <class T>
 struct SquareSum {
   static constexpr bool kCpuOnly = std::is_same_v<T, double>;
   const T* g;
@@ -183,6 +197,19 @@ void update(nn::ParameterArena& arena, const OptimizerOptions& o, StepState* s) 
 }  // namespace
 
 int moments_of(Kind kind) { return kind == Kind::kSgd ? 1 : 2; }
+
+void add_loss(const Tensor& state, const Tensor& loss, const Tensor& correct) {
+  const trace::Op op("add_loss", trace::Phase::kOther);
+  ledger::kernel({&loss, &correct, &state}, {&state});
+  const std::int64_t* hits = correct.defined() ? correct.data<std::int64_t>() : nullptr;
+  if (loss.dtype() == DType::f64) {
+    kernels::for_each(state.device(), 1,
+                      AddLoss<double>{step_state_pointer(state), loss.data<double>(), hits});
+  } else {
+    kernels::for_each(state.device(), 1,
+                      AddLoss<float>{step_state_pointer(state), loss.data<float>(), hits});
+  }
+}
 
 Optimizer::Optimizer(nn::ParameterArena& arena, const OptimizerOptions& options)
     : arena_(arena), options_(options) {

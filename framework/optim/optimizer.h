@@ -26,6 +26,10 @@ struct OptimizerOptions {
 // Arrays of moments that the optimizer keeps (ArenaOptions::moments).
 int moments_of(Kind kind);
 
+// Adds a micro-batch's loss sum (f32 or f64 []) and right predictions (i64 [], may be undefined) to
+// StepState::loss_sum and correct; part of the captured step.
+void add_loss(const Tensor& state, const Tensor& loss, const Tensor& correct);
+
 class Optimizer {
  public:
   Optimizer(nn::ParameterArena& arena, const OptimizerOptions& options);
