@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/core/cuda.h"
+#include "framework/kernels/aligned.h"
 #include "framework/kernels/choice.h"
 #include "framework/kernels/library.h"
 #include "framework/kernels/naive.h"
@@ -118,17 +119,7 @@ Choice choose(const Gemm& g, const PenstockGemm& d, const std::vector<PenstockAl
   return best;
 }
 
-}  // namespace
-
-bool epilogue_supported_cuda(const Gemm& g) {
-  if (g.epilogue == Epilogue::kDRelu || !cuda::available()) {
-    return false;  // the library wants a bit mask of its own
-  }
-  const PenstockGemm d = describe(g);
-  return find_choice(key_of(d)).has_value() || !candidates(d, workspace_limit()).empty();
-}
-
-void gemm_cuda(const Gemm& g) {
+void product(const Gemm& g) {
   const PenstockGemm d = describe(g);
   const std::string key = key_of(d);
   const std::optional<Choice> known = find_choice(key);
@@ -157,6 +148,33 @@ void gemm_cuda(const Gemm& g) {
   const Choice best = choose(g, d, all);
   keep_choice(key, best);
   run(g, d, from_choice(best), g.c.raw(), float(g.beta));
+}
+
+}  // namespace
+
+bool epilogue_supported_cuda(const Gemm& g) {
+  if (g.epilogue == Epilogue::kDRelu || !cuda::available()) {
+    return false;  // the library wants a bit mask of its own
+  }
+  const PenstockGemm d = describe(g);
+  return find_choice(key_of(d)).has_value() || !candidates(d, workspace_limit()).empty();
+}
+
+void gemm_cuda(const Gemm& request) {
+  AlignedCopies copies;
+  Gemm g = request;
+  if (!g.c.device().is_meta() &&
+      !(is_aligned(g.a) && is_aligned(g.b) && is_aligned(g.c) && is_aligned(g.bias) &&
+        is_aligned(g.aux) && is_aligned(g.bias_grad))) {
+    g.a = copies.use(g.a);
+    g.b = copies.use(g.b);
+    g.c = copies.use(g.c, true);
+    g.bias = copies.use(g.bias);
+    g.aux = copies.use(g.aux, g.epilogue == Epilogue::kBiasGelu);
+    g.bias_grad = copies.use(g.bias_grad, true);
+  }
+  product(g);
+  copies.write_back();
 }
 
 }  // namespace penstock::kernels

@@ -8,6 +8,7 @@
 
 #include "framework/core/cuda.h"
 #include "framework/core/log.h"
+#include "framework/kernels/aligned.h"
 #include "framework/kernels/choice.h"
 #include "framework/kernels/library.h"
 
@@ -187,8 +188,17 @@ bool graph_supported(const PenstockGraph& graph) {
   return yes;
 }
 
-void run_graph(const GraphCall& call) {
-  const std::string key = key_of(call.graph);
+void run_graph(const GraphCall& request) {
+  const std::string key = key_of(request.graph);
+  AlignedCopies copies;
+  GraphCall call = request;
+  if (!call.device.is_meta()) {
+    for (std::size_t i = 0; i < call.tensors.size(); ++i) {
+      const bool written =
+          std::find(call.written.begin(), call.written.end(), i) != call.written.end();
+      call.tensors[i] = copies.use(request.tensors[i], written);
+    }
+  }
   if (call.device.is_meta()) {
     const auto known = find_choice(key);
     (void)Tensor::empty({known ? known->workspace : workspace_limit()}, DType::u8, call.device,
@@ -207,6 +217,7 @@ void run_graph(const GraphCall& call) {
     plans()[key] = plan;
   }
   execute(call, plan, call.tensors);
+  copies.write_back();
 }
 
 std::string graph_engine(const PenstockGraph& graph) {
