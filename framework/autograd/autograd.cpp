@@ -104,6 +104,8 @@ Tensor record(const char* op, const Tensor& y, std::initializer_list<Tensor> inp
 
 NoGrad::NoGrad() : before_(std::exchange(t_grad_enabled, false)) {}
 NoGrad::~NoGrad() { t_grad_enabled = before_; }
+WithGrad::WithGrad() : before_(std::exchange(t_grad_enabled, true)) {}
+WithGrad::~WithGrad() { t_grad_enabled = before_; }
 
 // One run of backward().
 class Engine {
@@ -165,6 +167,8 @@ class Engine {
       slot = sum;
     }
   }
+
+  bool accumulates() const { return accumulate_; }
 
   // Beta for the next write into the leaf's gradient; marks it as written.
   float prepare_sink(LeafState& leaf) {
@@ -293,6 +297,7 @@ class Engine {
 };
 
 const Tensor& Backward::dy(int i) const { return node_->grads[std::size_t(i)]; }
+bool Backward::accumulates() const { return engine_->accumulates(); }
 bool Backward::wants(int i) const { return node_->inputs[std::size_t(i)].node != nullptr; }
 bool Backward::has_sink(int i) const {
   const Edge& e = node_->inputs[std::size_t(i)];

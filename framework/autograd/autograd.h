@@ -30,6 +30,8 @@ class Backward {
   // True when dy() is the implicit one of backward(loss): a closure that has already computed the
   // gradient under the loss seed passes it on unchanged.
   bool dy_is_seed() const { return dy_is_seed_; }
+  // Does this pass add to what the sinks hold (every micro-batch but the first)?
+  bool accumulates() const;
   // Does anything want the gradient of input `i`? Skip the work otherwise.
   bool wants(int i) const;
   // True when input `i` is a parameter: then sink(i) may be used instead of set(i, dx).
@@ -68,6 +70,19 @@ class NoGrad {
   ~NoGrad();
   NoGrad(const NoGrad&) = delete;
   NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool before_;
+};
+
+// While one lives on this thread, recording is on again inside a NoGrad or a closure: a block that
+// is run a second time during the backward pass.
+class WithGrad {
+ public:
+  WithGrad();
+  ~WithGrad();
+  WithGrad(const WithGrad&) = delete;
+  WithGrad& operator=(const WithGrad&) = delete;
 
  private:
   bool before_;
