@@ -27,7 +27,7 @@ class PinnedBlock {
   explicit PinnedBlock(std::size_t bytes)
       : bytes_((bytes + 4095) / 4096 * 4096),
         data_(static_cast<std::byte*>(std::aligned_alloc(4096, bytes_))) {
-    check(data_ != nullptr, "step: no {} of host memory", bytes_text(i64(bytes_)));
+    check(data_ != nullptr, "step: no {} of host memory", bytes_text(double(bytes_)));
     std::memset(data_, 0, bytes_);
     pinned_ = cuda::register_host(data_, i64(bytes_));
   }
@@ -102,7 +102,7 @@ struct StepRunner::Pending {
   StepOutcome outcome;
   std::vector<std::unique_ptr<Pair>> pairs;  // by micro-batch; used of them are of this step
   std::size_t used = 0;
-  cuda::Event done;
+  std::optional<cuda::Event> done;  // on a GPU
   const StepState* state = nullptr;
 };
 
@@ -128,7 +128,9 @@ StepRunner::StepRunner(const models::ModelOptions& model, const StepOptions& opt
     std::vector<Tensor> to;
     for (const data::Field& f : options_.fields) {
       std::vector<i64> dims = {options_.largest};
-      dims.insert(dims.end(), f.shape.begin(), f.shape.end());
+      for (int i = 0; i < f.shape.rank(); ++i) {
+        dims.push_back(f.shape[i]);
+      }
       to.push_back(Tensor::empty(Shape(std::span<const i64>(dims)), f.dtype, options_.device,
                                  MemoryClass::kBatch));
     }
@@ -472,7 +474,10 @@ void StepRunner::finish(i64 samples, i64 targets) {
     auto* to = reinterpret_cast<StepState*>(s.states.data() + slot * sizeof(StepState));
     cuda::copy_async(to, state_.raw(), sizeof(StepState), cuda::compute_stream());
     p.state = to;
-    p.done.record(cuda::compute_stream());
+    if (!p.done) {
+      p.done.emplace();
+    }
+    p.done->record(cuda::compute_stream());
   } else {
     p.state = step_state_pointer(state_);
     std::vector<StepOutcome> out;
@@ -505,8 +510,8 @@ std::vector<StepOutcome> StepRunner::outcomes(bool all) {
     Pending& p = *pending_.front();
     if (staging_) {
       if (all) {
-        p.done.synchronize();
-      } else if (!p.done.done()) {
+        p.done->synchronize();
+      } else if (!p.done->done()) {
         break;
       }
     }
@@ -522,7 +527,7 @@ void StepRunner::limit_ahead(i64 ahead) {
     return;
   }
   if (i64(pending_.size()) > ahead) {
-    pending_[pending_.size() - 1 - std::size_t(ahead)]->done.synchronize();
+    pending_[pending_.size() - 1 - std::size_t(ahead)]->done->synchronize();
   }
 }
 
