@@ -13,7 +13,7 @@ EpochOrder::EpochOrder(std::uint64_t seed, i64 epoch, i64 size, bool shuffle)
   if (!shuffle_) {
     return;
   }
-  const int bits = std::bit_width(std::uint64_t(size - 1));
+  const int bits = int(std::bit_width(std::uint64_t(size - 1)));
   mask_ = bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
   shift_ = bits / 2 > 0 ? bits / 2 : 1;
   for (std::size_t r = 0; r < kRounds; ++r) {

@@ -1,0 +1,148 @@
+#include "data/memory_set.h"
+
+#include <cstring>
+
+#include "framework/core/check.h"
+#include "framework/core/random.h"
+
+namespace penstock::data {
+
+MemorySet::MemorySet(std::string name, std::vector<Column> columns)
+    : name_(std::move(name)), columns_(std::move(columns)) {
+  check(!columns_.empty(), "data: {} has no fields", name_);
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    const Field& f = columns_[c].field;
+    const i64 rows = f.bytes() > 0 ? i64(columns_[c].rows.size()) / f.bytes() : 0;
+    if (c == 0) {
+      size_ = rows;
+    } else if (rows != size_) {
+      throw DataError(format("{}: {} rows of \"{}\" and {} of \"{}\"; expected as many of each", name_,
+                             size_, columns_[0].field.name, rows, f.name));
+    }
+    fields_.push_back(f);
+  }
+}
+
+void MemorySet::load(const SampleKey& key, std::span<const std::byte> /*raw*/,
+                     std::span<std::byte* const> fields) const {
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    const auto bytes = std::size_t(fields_[c].bytes());
+    std::memcpy(fields[c], columns_[c].rows.data() + std::size_t(key.index) * bytes, bytes);
+  }
+}
+
+std::string MemorySet::describe(i64 index) const { return format("{} row {}", name_, index); }
+
+namespace {
+
+class Part final : public Dataset {
+ public:
+  Part(std::shared_ptr<const Dataset> set, i64 begin, i64 count)
+      : set_(std::move(set)), begin_(begin), count_(count) {}
+  i64 size() const override { return count_; }
+  std::span<const Field> fields() const override { return set_->fields(); }
+  bool needs_fetch() const override { return set_->needs_fetch(); }
+  void fetch(const SampleKey& key, FetchBuffer& raw) const override { set_->fetch(moved(key), raw); }
+  void load(const SampleKey& key, std::span<const std::byte> raw,
+            std::span<std::byte* const> fields) const override {
+    set_->load(moved(key), raw, fields);
+  }
+  i64 targets(std::span<std::byte* const> fields) const override { return set_->targets(fields); }
+  std::string describe(i64 index) const override { return set_->describe(begin_ + index); }
+  bool cheap() const override { return set_->cheap(); }
+
+ private:
+  SampleKey moved(SampleKey key) const {
+    key.index += begin_;
+    return key;
+  }
+  std::shared_ptr<const Dataset> set_;
+  i64 begin_;
+  i64 count_;
+};
+
+class Augmented final : public Dataset {
+ public:
+  Augmented(std::shared_ptr<const Dataset> set, const Augment& augment)
+      : set_(std::move(set)), augment_(augment) {
+    bool found = false;
+    for (const Field& f : set_->fields()) {
+      if (f.name == "image") {
+        check(f.dtype == DType::u8 && f.shape.rank() == 3,
+              "augment: images of {}; expected u8 [H, W, C]", f.shape);
+        h_ = f.shape[0];
+        w_ = f.shape[1];
+        c_ = f.shape[2];
+        found = true;
+        break;
+      }
+      ++image_;
+    }
+    if (!found) {
+      throw ConfigError("data.augment: the data set has no images; expected none");
+    }
+  }
+  i64 size() const override { return set_->size(); }
+  std::span<const Field> fields() const override { return set_->fields(); }
+  bool needs_fetch() const override { return set_->needs_fetch(); }
+  void fetch(const SampleKey& key, FetchBuffer& raw) const override { set_->fetch(key, raw); }
+  i64 targets(std::span<std::byte* const> fields) const override { return set_->targets(fields); }
+  std::string describe(i64 index) const override { return set_->describe(index); }
+  bool cheap() const override { return set_->cheap() && h_ * w_ * c_ <= 8192; }
+
+  void load(const SampleKey& key, std::span<const std::byte> raw,
+            std::span<std::byte* const> fields) const override {
+    set_->load(key, raw, fields);
+    random::Generator g(key.seed, random::Stream::kAugment, std::uint32_t(key.epoch),
+                        std::uint64_t(key.index));
+    const i64 dy = augment_.pad > 0 ? i64(g.below(std::uint32_t(2 * augment_.pad + 1))) - augment_.pad : 0;
+    const i64 dx = augment_.pad > 0 ? i64(g.below(std::uint32_t(2 * augment_.pad + 1))) - augment_.pad : 0;
+    const bool flip = augment_.flip && g.below(2) == 1;
+    if (dy == 0 && dx == 0 && !flip) {
+      return;
+    }
+    thread_local std::vector<std::byte> source;
+    const i64 row = w_ * c_;
+    source.assign(fields[image_], fields[image_] + h_ * row);
+    std::byte* to = fields[image_];
+    for (i64 y = 0; y < h_; ++y, to += row) {
+      const i64 from_y = y + dy;
+      if (from_y < 0 || from_y >= h_) {
+        std::memset(to, 0, std::size_t(row));
+        continue;
+      }
+      const std::byte* from = source.data() + from_y * row;
+      for (i64 x = 0; x < w_; ++x) {
+        const i64 from_x = (flip ? w_ - 1 - x : x) + dx;
+        if (from_x < 0 || from_x >= w_) {
+          std::memset(to + x * c_, 0, std::size_t(c_));
+        } else {
+          std::memcpy(to + x * c_, from + from_x * c_, std::size_t(c_));
+        }
+      }
+    }
+  }
+
+ private:
+  std::shared_ptr<const Dataset> set_;
+  Augment augment_;
+  std::size_t image_ = 0;
+  i64 h_ = 0, w_ = 0, c_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> part_of(std::shared_ptr<const Dataset> set, i64 begin, i64 count) {
+  check(begin >= 0 && count >= 0 && begin + count <= set->size(),
+        "data: samples {} to {} of {}", begin, begin + count, set->size());
+  return std::make_shared<Part>(std::move(set), begin, count);
+}
+
+std::shared_ptr<const Dataset> augmented(std::shared_ptr<const Dataset> set, const Augment& augment) {
+  if (augment.pad <= 0 && !augment.flip) {
+    return set;
+  }
+  return std::make_shared<Augmented>(std::move(set), augment);
+}
+
+}  // namespace penstock::data
