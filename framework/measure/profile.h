@@ -46,7 +46,7 @@ struct Profile {
   void sort(ProfileSort by);
   // The largest `rows` and the rest as one row; per step.
   TextTable table(std::size_t rows = 40) const;
-  // "kernels 91.0 %, memcpy 6.1 %, between ops 2.9 % of 12.4 ms a step (CUDA events)".
+  // "ops 91.0 %, memcpy 6.1 %, between ops 9.0 % of 12.4 ms a step (CUDA events)".
   std::string summary() const;
   // {"steps":..,"wall_seconds":..,"rows":[{..},..]}: values that were not measured are null.
   std::string json() const;

@@ -42,9 +42,9 @@ struct ProgressStyle {
 };
 
 // "epoch 3/20 41% | loss 0.412 | 9.8k samples/s | DRAM 2.9 TB/s 68% gpm | wait 1.2% |
-// 31.2/139 GiB | batch 208x1 W6 D3 | memory | ETA 12:40 (ends 18:05)". Where the width does not
-// hold everything, less important fields go first; the rest is cut with an ellipsis. Text is
-// printable UTF-8 without control characters, whatever the fields hold.
+// 31.2/139 GiB | batch 208x1 W6 D3 | memory | ETA 12:40 (ends 18:05)". The share of DRAM is that of
+// what is achievable. Where the width does not hold everything, less important fields go first and
+// the rest is cut. Printable ASCII, whatever the fields hold.
 std::string progress_text(const Progress& progress, const ProgressStyle& style = {});
 
 // What the whole run will do, from its first sample on. Revised when it changes.
@@ -77,23 +77,28 @@ class EtaEstimator {
   std::optional<double> rate() const;
 
  private:
-  double other_left(double train_left) const;
-
   struct Kind {
     i64 count = 0;       // in the whole run so far
     i64 timed = 0;       // in this session
     double seconds = 0;  // of this session
-    double mean = 0;     // recent ones weigh more
+    double mean = 0;     // of one; recent ones weigh more
   };
+  struct Stretch {
+    double samples = 0;
+    double seconds = 0;
+  };
+  double left_of(const Kind& kind, std::optional<i64> whole, double guess, double train_left) const;
+
   RunPlan plan_;
   double begin_;
-  double last_;             // time of the last trained()
+  double last_;             // time of the last trained() or spent()
+  double trained_at_;       // of the last trained()
   double other_since_ = 0;  // seconds of other things since then
+  i64 first_;
   i64 position_;
-  double weighted_samples_ = 0;
-  double weighted_seconds_ = 0;
   double train_seconds_ = 0;
-  bool fresh_ = true;  // the first stretch holds warm-up
+  Stretch warm_up_;  // counts until there is enough of `steady_`
+  Stretch steady_;   // recent samples weigh more
   Kind evaluation_;
   Kind save_;
 };

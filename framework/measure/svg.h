@@ -16,8 +16,9 @@ std::string unit_text(double value, Unit unit);
 struct Axis {
   std::string title;
   Unit unit = Unit::kPlain;
-  bool log = false;           // values <= 0 are left out
-  std::optional<double> low;  // none: from the data
+  bool log = false;            // values <= 0 are left out
+  bool powers_of_two = false;  // ticks of a logarithmic axis: batch sizes
+  std::optional<double> low;   // none: from the data
   std::optional<double> high;
 };
 

@@ -39,6 +39,7 @@ class TraceFile {
   // Step `step` begins and ends; events between are kept while it is inside the window.
   void begin_step(i64 step);
   void end_step();
+  i64 step() const;     // under way; -1 between steps
   bool inside() const;  // a step of the window is under way
   bool over() const;    // the window has passed
 
@@ -76,6 +77,7 @@ class TraceListener final : public trace::Listener {
   trace::Listener* outer_;
   double begin_ = 0;
   bool open_ = false;
+  i64 step_ = -1;
   trace::Phase phase_ = trace::Phase::kOther;
   double phase_begin_ = 0;
   double phase_end_ = 0;
