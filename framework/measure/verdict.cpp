@@ -86,6 +86,17 @@ class Judge {
     const double most = dram_ ? a_.kernels - *dram_ * wall() : *arithmetic_ * wall();
     return std::clamp(most, 0.0, a_.kernels);
   }
+  // A loader that the step waits for works beside it: whatever the step saves it then waits longer,
+  // and the run is no faster. Only the loader's own share can be won.
+  bool loader_paces() const { return share(a_.data_wait) >= g_.data_wait; }
+  // Likewise a host that launches too slowly, for kernels: they run while it launches.
+  bool host_paces() const { return s_.settings.cuda && share(a_.launch_gap) >= g_.launch_gap; }
+  // What `seconds` less of kernels, gaps or copies bring to the run.
+  double step_saving(double seconds) const { return loader_paces() ? 0 : seconds; }
+  double kernel_saving(double seconds) const {
+    // The bus stays busy as long as before, beside kernels or after them.
+    return host_paces() ? 0 : step_saving(std::min(seconds, wall() - a_.memcpy_total));
+  }
   double input_gain() const {
     const double from_wait = gain_of(a_.data_wait, wall());
     const double from_twin = s_.end_to_end_per_synthetic && *s_.end_to_end_per_synthetic > 0
@@ -144,30 +155,30 @@ class Judge {
     const double device_time = a_.kernels + a_.memcpy_exposed;
     if (s_.settings.cuda && (share(a_.h2d_exposed) >= g_.h2d_exposed ||
                              (device_time > 0 && a_.memcpy_total >= g_.memcpy * device_time))) {
-      out.push_back({Limit::kTransfer, gain_of(a_.h2d_exposed, wall()), ""});
+      out.push_back({Limit::kTransfer, gain_of(step_saving(a_.h2d_exposed), wall()), ""});
     }
     const bool capacity = capacity_binds();
     const bool short_kernels = !s_.mean_kernel_seconds || *s_.mean_kernel_seconds < g_.mean_kernel;
     const bool constant_time = !s_.elasticity || *s_.elasticity >= g_.launch_elasticity;
     if (s_.settings.cuda && share(a_.launch_gap) >= g_.launch_gap && short_kernels &&
         constant_time) {
-      out.push_back({Limit::kLaunch, gain_of(a_.launch_gap, wall()), ""});
+      out.push_back({Limit::kLaunch, gain_of(step_saving(a_.launch_gap), wall()), ""});
     }
     if (dram_ && *dram_ >= g_.dram) {
       // Fixed: at least half of the bytes would not be moved again by a larger batch.
       const bool fixed = s_.fixed_bytes_share && *s_.fixed_bytes_share >= 0.5;
       if (!(fixed && capacity)) {
-        out.push_back({Limit::kMemory, gain_of(*memory_saving(), wall()),
+        out.push_back({Limit::kMemory, gain_of(kernel_saving(*memory_saving()), wall()),
                        s_.fixed_bytes_share ? (fixed ? "fixed" : "streaming") : ""});
       }
     }
     if (arithmetic_ && *arithmetic_ >= g_.flops &&
         (!s_.elasticity || *s_.elasticity < g_.compute_elasticity)) {
-      out.push_back({Limit::kCompute, gain_of(*compute_saving(), wall()), ""});
+      out.push_back({Limit::kCompute, gain_of(kernel_saving(*compute_saving()), wall()), ""});
     }
     if (capacity) {
       const i64 knee = s_.knee && *s_.knee > s_.settings.batch ? *s_.knee : 4 * s_.settings.batch;
-      out.push_back({Limit::kCapacity, batch_gain(knee).value_or(0), ""});
+      out.push_back({Limit::kCapacity, loader_paces() ? 0 : batch_gain(knee).value_or(0), ""});
     }
     return out;
   }
@@ -189,22 +200,22 @@ class Judge {
 
   std::vector<Counterfactual> alternatives() const {
     std::vector<Counterfactual> all;
-    const auto add = [&](const char* part, double seconds) {
+    const auto add = [&](const char* part, double seconds, double saved) {
       if (share(seconds) >= 0.0005) {
-        all.push_back({part, share(seconds), gain_of(seconds, wall())});
+        all.push_back({part, share(seconds), gain_of(saved, wall())});
       }
     };
-    add("waiting for data", a_.data_wait);
-    add("exposed copies", a_.h2d_exposed);
-    add("launch gaps", a_.launch_gap);
+    add("waiting for data", a_.data_wait, a_.data_wait);
+    add("exposed copies", a_.h2d_exposed, step_saving(a_.h2d_exposed));
+    add("launch gaps", a_.launch_gap, step_saving(a_.launch_gap));
     if (const auto saving = memory_saving()) {
-      add("memory traffic", *saving);
+      add("memory traffic", *saving, kernel_saving(*saving));
     }
     if (const auto saving = compute_saving()) {
-      add("arithmetic", *saving);
+      add("arithmetic", *saving, kernel_saving(*saving));
     }
     for (std::size_t k = 0; k < kOtherKinds; ++k) {
-      add(name_of(OtherKind(k)), a_.other[k]);
+      add(name_of(OtherKind(k)), a_.other[k], a_.other[k]);
     }
     std::stable_sort(all.begin(), all.end(),
                      [](const auto& x, const auto& y) { return x.gain > y.gain; });
