@@ -23,8 +23,8 @@ if(PENSTOCK_ONEDNN)
   endif()
 endif()
 
-# The static archive where the distribution has one: the installed tree then needs no copy of it.
-find_library(PENSTOCK_YAML_STATIC libyaml-cpp.a)
+# The static archive where the distribution has a position-independent one: the installed tree then
+# needs no copy of it. Those of yaml-cpp, libjpeg and libpng are not.
 find_library(PENSTOCK_Z_STATIC libz.a)
 
 add_library(penstock_private_dependencies INTERFACE)
@@ -32,8 +32,7 @@ add_library(penstock_private_dependencies INTERFACE)
 target_compile_definitions(penstock_private_dependencies INTERFACE
   SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
 target_link_libraries(penstock_private_dependencies INTERFACE
-  $<IF:$<BOOL:${PENSTOCK_YAML_STATIC}>,${PENSTOCK_YAML_STATIC},yaml-cpp>
-  JPEG::JPEG PNG::PNG  # Debian's archives of these are not position-independent
+  yaml-cpp JPEG::JPEG PNG::PNG
   $<IF:$<BOOL:${PENSTOCK_Z_STATIC}>,${PENSTOCK_Z_STATIC},ZLIB::ZLIB>)
 target_include_directories(penstock_private_dependencies SYSTEM INTERFACE
   ${YAML_CPP_INCLUDE_DIR} ${JPEG_INCLUDE_DIRS} ${PNG_INCLUDE_DIRS})
