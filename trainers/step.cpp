@@ -182,9 +182,10 @@ i64 StepRunner::load(const HostBatch& batch) {
         batch.count, options_.largest);
   const trace::Op op("load_input", trace::Phase::kInput);
   if (!staging_) {
+    begin_busy();  // on the CPU the copy is part of the step
     for (std::size_t f = 0; f < batch.fields.size(); ++f) {
       auto* to = static_cast<std::byte*>(inputs_[f].raw());
-      for (const Rows& rows : batch.fields[f]) {
+      for (const data::Rows& rows : batch.fields[f]) {
         const i64 bytes = rows.count * options_.fields[f].bytes();
         parallel::run(bytes, i64{1} << 20, [&](i64 begin, i64 end) {
           std::memcpy(to + begin, rows.data + begin, std::size_t(end - begin));
@@ -215,7 +216,7 @@ i64 StepRunner::load(const HostBatch& batch) {
   ticket->begin.record(stream);
   for (std::size_t f = 0; f < batch.fields.size(); ++f) {
     auto* to = static_cast<std::byte*>(buffer.fields[f].raw());
-    for (const Rows& rows : batch.fields[f]) {
+    for (const data::Rows& rows : batch.fields[f]) {
       const i64 bytes = rows.count * options_.fields[f].bytes();
       if (bytes > 0) {
         cuda::copy_async(to, rows.data, bytes, stream);
@@ -349,7 +350,9 @@ void StepRunner::run(const MicroBatch& micro) {
     forward_backward(micro);
     return;
   }
-  begin_busy();
+  if (staging_ || !open_) {
+    begin_busy();
+  }
   ++micro_batches_;
   write_inputs(micro.inputs);
   if (staging_ && staging_->loads > 0) {
@@ -548,6 +551,7 @@ StepRunner::Evaluated StepRunner::evaluate(i64 count) {
   const NoGrad no_grad;
   const StepStateScope current(state_);
   const amp::Scope precision(options_.compute);
+  open_.reset();  // load() has opened a step that this is not
   Evaluated e;
   if (staging_) {
     Staging::Buffer& buffer = staging_->buffers[std::size_t((staging_->loads + 1) % 2)];

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "framework/core/cuda.h"
 #include "framework/core/ledger.h"
 #include "framework/core/step_state.h"
@@ -34,16 +34,8 @@ struct StepOptions {
   bool training = true;             // false: no gradients, moments or staging
 };
 
-// Rows of one field in host memory.
-struct Rows {
-  const std::byte* data = nullptr;
-  i64 count = 0;
-};
-// One micro-batch as the loader hands it over: per field at most two spans of rows.
-struct HostBatch {
-  std::vector<std::vector<Rows>> fields;
-  i64 count = 0;
-};
+// One micro-batch in host memory, as the loader hands it over.
+using HostBatch = data::Batch;
 
 // What one micro-batch is told.
 struct MicroBatch {

@@ -110,7 +110,7 @@ struct Config {
     std::string on_full;
   } storage;
   struct Log {
-    double interval = 0;
+    Period interval;
     std::string level;
     bool tensorboard = true;
     i64 trace_steps = 0;

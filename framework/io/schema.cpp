@@ -417,8 +417,8 @@ std::vector<Key> build() {
   add(choice("storage.on_full", AT(storage.on_full), "pause", {"pause", "stop"}, kFree,
              "What then: wait for space, or end with exit code 6."));
 
-  add(seconds("log.interval", AT(log.interval), "0 s", kFree,
-              "Time between lines of metrics.jsonl; 0: chosen from the step time."));
+  add(period("log.interval", AT(log.interval), "auto", kFree,
+             "Between lines of metrics.jsonl, e.g. 50 steps or 2 s; auto: max(0.5 s, 30 steps), cut at 4 s."));
   add(choice("log.level", AT(log.level), "info", {"debug", "info", "warning", "error"}, kFree, "On stderr."));
   add(boolean("log.tensorboard", AT(log.tensorboard), "true", kFree, "Write TensorBoard event files."));
   add(integer("log.trace_steps", AT(log.trace_steps), "0", {0, 10000}, kFree,
