@@ -244,7 +244,8 @@ void EtaEstimator::changed() {
 }
 
 std::optional<double> EtaEstimator::rate() const {
-  const bool enough = steady_.seconds > 0 && steady_.seconds >= 0.5 * warm_up_.seconds;
+  const bool enough = steady_.seconds > 0 && (steady_.samples >= warm_up_.samples ||
+                                              steady_.seconds >= 0.5 * warm_up_.seconds);
   const double samples = steady_.samples + (enough ? 0 : warm_up_.samples);
   const double seconds = steady_.seconds + (enough ? 0 : warm_up_.seconds);
   return seconds > 0 ? std::optional(samples / seconds) : std::nullopt;
@@ -268,7 +269,7 @@ std::optional<double> EtaEstimator::seconds_left(double now) const {
   // Forward alone takes about a third of forward and backward.
   const double evaluation_guess = double(plan_.evaluation_samples) / (3 * *speed);
   double left = train_left + left_of(evaluation_, plan_.evaluations, evaluation_guess, train_left) +
-                left_of(save_, plan_.saves, 0, train_left);
+                left_of(save_, plan_.saves, plan_.save_seconds, train_left);
   // Whatever happens now is part of it.
   left -= now - last_;
   if (last_ > trained_at_) {

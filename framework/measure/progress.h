@@ -53,8 +53,10 @@ struct RunPlan {
   // How often in the whole run; none: as much of the time as so far.
   std::optional<i64> evaluations;
   std::optional<i64> saves;
-  // Of one evaluation: what it costs is guessed from them until one was timed. 0: unknown.
+  // What one costs until one was timed: samples of an evaluation, seconds that a save stops the
+  // run.
   i64 evaluation_samples = 0;
+  double save_seconds = 0;
   std::optional<double> max_seconds;  // train.max_time
 };
 

@@ -13,6 +13,7 @@ namespace {
 
 // What the page may hold, so that it stays under 2 MB; sections beyond it are named, not shown.
 constexpr std::size_t kPageBytes = 1'900'000;
+constexpr std::size_t kSeriesBytes = 900'000;
 constexpr std::size_t kRows = 60;
 constexpr std::size_t kConfigBytes = 64 * 1024;
 constexpr std::size_t kMostCurves = 8;
@@ -43,18 +44,25 @@ TextTable shortened(const TextTable& table, std::size_t rows) {
 
 std::string html(const TextTable& whole) {
   const TextTable table = shortened(whole, kRows);
-  const std::size_t columns = std::min<std::size_t>(table.columns.size(), 24);
+  // A column in which nothing was measured says nothing.
+  std::vector<std::size_t> columns;
+  for (std::size_t c = 0; c < table.columns.size() && columns.size() < 24; ++c) {
+    if (c == 0 || std::any_of(table.rows.begin(), table.rows.end(),
+                              [c](const auto& row) { return c < row.size() && !row[c].empty(); })) {
+      columns.push_back(c);
+    }
+  }
   const auto align = [&](std::size_t c) {
     return table.columns[c].align == Align::kLeft ? " class=\"a\"" : "";
   };
   std::string out = "<div class=\"scroll\"><table><thead><tr>";
-  for (std::size_t c = 0; c < columns; ++c) {
+  for (const std::size_t c : columns) {
     out += format("<th{} scope=\"col\">{}</th>", align(c), text_of(table.columns[c].title, 120));
   }
   out += "</tr></thead><tbody>\n";
   for (const auto& row : table.rows) {
     out += "<tr>";
-    for (std::size_t c = 0; c < columns; ++c) {
+    for (const std::size_t c : columns) {
       const bool has = c < row.size() && !row[c].empty();
       out += format("<td{}>{}</td>", align(c), has ? text_of(row[c]) : std::string("-"));
     }
@@ -208,16 +216,24 @@ std::string time_section(const ReportData& d) {
 std::string series_section(const ReportData& d) {
   std::string out;
   std::size_t shown = 0;
+  std::size_t left_out = 0;
   for (Chart& chart : series_charts(d.series)) {
-    if (shown++ == kMostPlots) {
-      return out + "<p class=\"small\">Further plots are left out; metrics.jsonl has them.</p>\n";
-    }
     if (chart.series.size() > kMostLines) {
       chart.series.resize(kMostLines);
     }
-    out += figure(chart);
+    std::string one = shown < kMostPlots ? figure(chart) : "";
+    if (one.empty() || out.size() + one.size() > kSeriesBytes) {
+      ++left_out;
+      continue;
+    }
+    ++shown;
+    out += one;
   }
-  return out;
+  return left_out == 0 ? out
+                       : out + format(
+                                   "<p class=\"small\">{} more plots are left out; metrics.jsonl "
+                                   "has their values.</p>\n",
+                                   left_out);
 }
 
 std::string tuning_section(const ReportData& d) {
@@ -296,9 +312,10 @@ constexpr std::string_view kStyle =
     "figure{margin:14px 0 4px}.scroll{overflow-x:auto}"
     "table{border-collapse:collapse;font-size:12.5px;font-variant-numeric:tabular-nums;margin:4px "
     "0}"
-    "th,td{padding:2px 8px;text-align:right;border-bottom:1px solid #8883;vertical-align:top;"
-    "max-width:420px;overflow-wrap:anywhere}"
-    "th.a,td.a{text-align:left}summary{cursor:pointer;font-size:13px;opacity:.85}"
+    "th,td{padding:2px 8px;text-align:right;border-bottom:1px solid #8883;vertical-align:top}"
+    "td{white-space:nowrap}th{vertical-align:bottom}"
+    "th.a,td.a{text-align:left}td.a{white-space:normal;max-width:420px;overflow-wrap:break-word}"
+    "summary{cursor:pointer;font-size:13px;opacity:.85}"
     "pre{font-size:12px;background:var(--box);padding:10px;overflow-x:auto;white-space:pre-wrap;"
     "overflow-wrap:anywhere}dt{font-weight:600}dd{margin:0 0 6px 18px}";
 

@@ -21,9 +21,9 @@ struct Term {
 constexpr std::array<Term, 6> kTerms = {{
     {"kernels", 2, [](const StepAccount& a) { return a.kernels; }},
     {"data wait", 1, [](const StepAccount& a) { return a.data_wait; }},
-    {"exposed copies", 3, [](const StepAccount& a) { return a.h2d_exposed; }},
-    {"launch gaps", 4, [](const StepAccount& a) { return a.launch_gap; }},
-    {"evaluation, saving, log, tuner", 5, [](const StepAccount& a) { return a.other_total(); }},
+    {"exposed copies", 0, [](const StepAccount& a) { return a.h2d_exposed; }},
+    {"launch gaps", 3, [](const StepAccount& a) { return a.launch_gap; }},
+    {"evaluation, saving, log, tuner", 4, [](const StepAccount& a) { return a.other_total(); }},
     {"unaccounted", 7, [](const StepAccount& a) { return std::max(0.0, a.unaccounted); }},
 }};
 
@@ -59,11 +59,20 @@ std::optional<Chart> stacked_shares(Chart chart, const std::vector<double>& x,
   return chart;
 }
 
+// Time since the start.
+std::string clock_text(double seconds) {
+  return seconds < 60 ? format("{:.1f} s", seconds) : seconds_text(seconds);
+}
+
 Axis batch_axis() {
   return {.title = "batch", .log = true, .powers_of_two = true};
 }
 
 }  // namespace
+
+std::string speed_text(double samples_per_second) {
+  return format(samples_per_second >= 1000 ? "{:.0f}" : "{:.4g}", samples_per_second);
+}
 
 double CurveFit::samples_per_second(double batch) const {
   const double seconds = std::max(c, a + b * batch) + q * batch * batch;
@@ -151,7 +160,7 @@ std::optional<Chart> curve_chart(const std::vector<Curve>& curves) {
 std::optional<Chart> curve_share_chart(const Curve& curve) {
   ChartSeries dram{.name = "DRAM bandwidth, of achievable", .mark = Mark::kLine, .color = 0};
   ChartSeries wait{.name = "waiting for data, of time", .mark = Mark::kLine, .color = 1};
-  ChartSeries launch{.name = "launch gaps, of time", .mark = Mark::kLine, .color = 4};
+  ChartSeries launch{.name = "launch gaps, of time", .mark = Mark::kLine, .color = 3};
   bool any = false;
   for (const CurvePoint& p : curve.points) {
     const auto add = [&](ChartSeries& s, std::optional<double> value) {
@@ -390,15 +399,15 @@ TextTable curve_table(const Curve& curve) {
   for (const CurvePoint& p : curve.points) {
     const bool timed = p.samples_per_second > 0;
     const bool account = p.account && p.account->wall > 0;
-    t.rows.push_back({format("{}{}", p.batch, curve.chosen == p.batch ? " *" : ""),
-                      timed ? cell(p.samples_per_second, "{:.4g}") : "",
-                      p.lower && p.upper ? format("{:.4g}-{:.4g}", *p.lower, *p.upper) : "",
-                      timed ? seconds_cell(double(p.batch) / p.samples_per_second) : "",
-                      p.dram ? rate_cell(p.dram->bytes_per_second) : "",
-                      percent_cell(share_of(p.dram)), source_of(p.dram),
-                      account ? percent_cell(p.account->share(p.account->data_wait)) : "",
-                      account ? percent_cell(p.account->share(p.account->launch_gap)) : "",
-                      bytes_cell(p.memory_planned), bytes_cell(p.memory_measured), p.note});
+    t.rows.push_back(
+        {format("{}{}", p.batch, curve.chosen == p.batch ? " *" : ""),
+         timed ? speed_text(p.samples_per_second) : "",
+         p.lower && p.upper ? speed_text(*p.lower) + " to " + speed_text(*p.upper) : "",
+         timed ? seconds_cell(double(p.batch) / p.samples_per_second) : "",
+         p.dram ? rate_cell(p.dram->bytes_per_second) : "", percent_cell(share_of(p.dram)),
+         source_of(p.dram), account ? percent_cell(p.account->share(p.account->data_wait)) : "",
+         account ? percent_cell(p.account->share(p.account->launch_gap)) : "",
+         bytes_cell(p.memory_planned), bytes_cell(p.memory_measured), p.note});
   }
   return t;
 }
@@ -415,9 +424,9 @@ TextTable account_table(const std::vector<ReportInterval>& intervals) {
   t.columns.push_back({"source", Align::kLeft});
   for (const ReportInterval& i : intervals) {
     const StepAccount& a = i.account;
-    std::vector<std::string> row = {seconds_cell(i.begin + a.wall),
+    std::vector<std::string> row = {clock_text(i.begin + a.wall),
                                     format("{}", i.samples),
-                                    cell(i.samples_per_second(), "{:.4g}"),
+                                    speed_text(i.samples_per_second()),
                                     format("{}x{}", i.batch, i.accumulate),
                                     format("{}", i.workers),
                                     format("{}", i.depth)};
@@ -446,7 +455,7 @@ TextTable decisions_table(const std::vector<ReportDecision>& decisions) {
                           {"why", Align::kLeft}},
               .rows = {}};
   for (const ReportDecision& d : decisions) {
-    t.rows.push_back({seconds_cell(d.seconds), format("{}", d.samples), d.knob, d.from, d.to,
+    t.rows.push_back({clock_text(d.seconds), format("{}", d.samples), d.knob, d.from, d.to,
                       percent_cell(d.expected_gain), percent_cell(d.measured_gain), d.outcome,
                       d.why});
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,9 @@ std::optional<Chart> knobs_chart(const std::vector<ReportInterval>& intervals,
 std::optional<Chart> roofline_chart(const Roofline& roofline);
 // One chart for each name in ReportSeries::plot, in order of appearance.
 std::vector<Chart> series_charts(const std::vector<ReportSeries>& series);
+
+// 11390.2 -> "11390", 98.7654 -> "98.77".
+std::string speed_text(double samples_per_second);
 
 TextTable curve_table(const Curve& curve);
 TextTable account_table(const std::vector<ReportInterval>& intervals);

@@ -17,19 +17,16 @@ double pleasant_step(double least, Unit unit) {
       }
     }
   }
-  double scale = 1;
   if (unit == Unit::kBytes) {
-    while (least / scale >= 1024) {
-      scale *= 1024;
-    }
+    return std::exp2(std::ceil(std::log2(least) - 1e-9));
   }
-  const double power = std::pow(10, std::floor(std::log10(least / scale)));
+  const double power = std::pow(10, std::floor(std::log10(least)));
   for (const double digit : {1., 2., 5.}) {
-    if (digit * power * scale >= least * (1 - 1e-9)) {
-      return digit * power * scale;
+    if (digit * power >= least * (1 - 1e-9)) {
+      return digit * power;
     }
   }
-  return 10 * power * scale;
+  return 10 * power;
 }
 
 }  // namespace
