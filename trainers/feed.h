@@ -17,7 +17,8 @@ namespace penstock::trainers {
 struct StepShape {
   i64 micro = 1;       // samples per micro-batch
   i64 accumulate = 1;  // micro-batches per step
-  i64 samples() const { return micro * accumulate; }
+  i64 total = 0;       // samples per step, where the last micro-batch is smaller; 0: the product
+  i64 samples() const { return total > 0 ? total : micro * accumulate; }
 };
 
 struct FeedOptions {

@@ -1,140 +1,219 @@
-// The probe: which batch is the smallest that is as fast as it gets? A pure ask/tell machine. The
-// driver runs steps, tells how long they took, and asks again until done().
+// The probe: throughput against batch, measured at a few batches, and the knee of that curve.
+//
+// A pure ask/tell machine. The driver runs what ask() wants, tells what the meters saw, and repeats
+// until done(); result() then holds the curve and the batch. The machine has no clock: the same
+// observations give the same decisions, and its log holds all of them.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "framework/core/check.h"
+#include "framework/tuner/curve.h"
 #include "framework/tuner/decisions.h"
-#include "framework/tuner/statistics.h"
 
 namespace penstock::tuner {
 
-// A batch that the plan says fits.
-struct ProbeCandidate {
+// What the plan knows about a step of one batch.
+struct BatchPlan {
   i64 batch = 0;
-  double bound_seconds = 0;  // least time that its bytes and FLOPs allow; 0: unknown
-  i64 planned_bytes = 0;
+  i64 planned_bytes = 0;     // peak memory
+  double bytes = 0;          // device memory traffic
+  double flops = 0;
+  // Sum over ops of max(bytes / achievable bandwidth, FLOPs / measured ceiling); 0: unknown.
+  double bound_seconds = 0;
+  double bound_memory_seconds = 0;  // the part of it that comes from ops which wait for memory
 };
 
 struct ProbeOptions {
-  i64 configured = 64;
-  std::vector<ProbeCandidate> candidates;  // ascending; refinements are taken from `refinable`
-  // Bound of any other batch, for refinement: bound_fixed + bound_per_sample x batch; 0: unknown.
-  double bound_fixed = 0;
-  double bound_per_sample = 0;
-  std::string cap;          // what ended the candidates: "memory", "auto_batch.max", ...
-  std::string cap_key;      // the key that would lift it; may be empty
-  double knee = 0.95;       // share of the best throughput
-  double budget_seconds = 60;
-  int budget_steps = 40;    // steps that are always allowed, whatever the budget
-  bool use_bandwidth = true;
+  i64 configured_batch = 32;
+  i64 smallest = 1;         // 2 where batch norm cannot take one sample
+  i64 largest_fitting = 0;  // by the plan; below `smallest` nothing fits: OutOfMemory
+  i64 free_bytes = 0;       // what the plan may use, for messages; 0: unknown
+  i64 dataset_size = 0;     // samples of an epoch; 0: unbounded
+  i64 ring_slots = 0;       // of the loader; a batch is at most half of them; 0: unbounded
+  std::optional<i64> auto_max;              // auto_batch.max
+  std::optional<double> max_scale = 16.0;   // times the configured batch, for each new batch
+  i64 remaining_samples = 0;                // of the run; 0: unknown
+  i64 min_steps = 1000;                     // optimizer steps that must remain
+  bool hold = false;        // the micro-batch is sought: at most the configured batch
+  bool batch_norm = false;  // marks the answer: its statistics follow the micro-batch
+  // Budget: this share of the predicted run, at least `budget_steps` steps, at most
+  // `budget_seconds` (30 on a GPU, 60 on a CPU). The library's plan building is not counted.
+  double budget_share = 0.05;
+  int budget_steps = 40;
+  double budget_seconds = 30;
+  std::vector<BatchPlan> plans;  // ascending; between and beyond them the figures are interpolated
+  bool use_bandwidth = true;     // off only to show what the signal is worth
+  bool dram_meter = false;       // a meter exists: windows of 300 ms at the contenders
 };
 
+// The batches that the probe may visit on its way up, ascending: what the plan should cover.
+std::vector<i64> probe_grid(const ProbeOptions& options);
+
+enum class ProbeKind {
+  kWarmUp,  // discarded: algorithm choice and capture belong here
+  kWindow,  // timed with one synchronisation at its end
+  kDram,    // a window long enough for the bandwidth meter; timed as well
+};
+const char* name_of(ProbeKind kind);
+
+// What the driver should run: full training steps of `batch` samples.
 struct ProbeRequest {
-  enum class Kind : std::uint8_t { kWarmUp, kWindow };
-  Kind kind = Kind::kWarmUp;
   i64 batch = 0;
-  int steps = 1;  // run and time so many, with one synchronisation at the end
+  ProbeKind kind = ProbeKind::kWarmUp;
+  int steps = 1;           // at least
+  double min_seconds = 0;  // and at least this long
+  std::string why;
 };
 
-struct ProbeReport {
-  double seconds = 0;  // of the steps
-  double spent = 0;    // since the probe began, plan building excluded
-  std::optional<double> dram_share;    // of achievable, where a window was long enough
-  std::optional<double> launch_share;
-  bool clock_moved = false;            // by more than 2 %: the window does not count
-  bool out_of_memory = false;          // for a cause outside of the plan
+// What came of the last request. Shares are in [0, 1].
+struct ProbeObservation {
+  i64 batch = 0;
+  int steps = 0;       // steps that were run
+  double seconds = 0;  // of the window, by a monotonic clock
+  double seconds_used_total = 0;  // of the probe so far, the library's plan building taken out
+  std::optional<double> dram_share;    // of the achievable bandwidth
+  std::optional<double> ledger_share;  // the same from the ledger, for the ratio of the two
+  std::optional<double> launch_share;  // device idle between kernels
+  std::optional<double> stall_share;   // the consumer waited for data
+  std::optional<double> clock_change;  // of the SM clock inside the window, relative
+  bool failed_memory = false;  // an allocation failed, for a cause outside: nothing was timed
 };
 
 struct ProbePoint {
   i64 batch = 0;
-  double seconds = 0;        // median step
-  double error = 0;          // standard error of it, seconds
-  double rate = 0;           // samples per second
-  double lower = 0, upper = 0;  // confidence bounds of the rate
+  double samples_per_second = 0;  // median of the windows
+  double se = 0;                  // standard error, samples per second
   int windows = 0;
-  double bound = 0;          // samples per second that the ceilings allow; 0: unknown
-  double eta = 0;            // rate / bound; 0: unknown
-  std::optional<double> dram_share;
+  int discarded_steps = 0;
+  double step_seconds = 0;
+  std::optional<double> dram;    // share of the achievable bandwidth
+  std::optional<double> launch;  // share of the step
+  std::optional<double> stall;
+  double bound = 0;  // samples per second that bytes and FLOPs allow; 0: unknown
+  double eta = 0;    // samples_per_second / bound; 0: unknown
   i64 planned_bytes = 0;
-  bool cold = false;  // never measured warm: ran out of budget
 };
 
 struct ProbeResult {
-  i64 batch = 0;           // the knee
-  i64 low = 0, high = 0;   // batches that the measurements cannot tell from the knee
-  i64 best = 0;            // batch with the highest fitted rate
-  double best_rate = 0;
-  std::vector<ProbePoint> points;  // ascending
-  // t(B) = max(c, a + b B).
-  double a = 0, b = 0, c = 0;
-  bool fit_holds = false;          // every point lies within 10 %
-  double half_batch = 0;           // a / b
-  double rate_limit = 0;           // 1 / b
-  double elasticity = 0;           // at the knee: share of the step that is fixed cost
-  i64 gain_knee = 0;               // smallest batch whose doubling gains < 15 %; 0: none measured
-  i64 elastic_knee = 0;            // smallest batch with elasticity < 25 %; 0: none
-  i64 largest = 0;                 // that fits
-  bool budget = false;             // the budget ended it
-  bool capped = false;             // the candidates ended before the knee
-  bool bound_broken = false;       // faster than the bound: caches hold the data
-  double spent = 0;
-  std::string stop;                // why it went no further up
+  i64 knee = 0;                      // the answer; has run full steps
+  i64 knee_low = 0, knee_high = 0;   // batches that the error leaves open
+  i64 best_batch = 0;                // most samples per second among the measured
+  double best_rate = 0;              // reference: what 95 % is a share of, samples per second
+  double knee_share = 0;             // throughput at the knee / best_rate
+  std::vector<ProbePoint> points;    // ascending
+  StepFit fit;                       // t(B); fit.half_batch() is B_half, fit.limit() T_inf
+  bool fit_trusted = false;          // it predicted each doubling within 10 %
+  double fit_miss = 0;               // worst relative miss of such a prediction
+  double elasticity = 0;             // at the knee: share of the step that is fixed cost
+  i64 doubling_knee = 0;             // smallest batch whose doubling gains < 15 %; 0: none seen
+  i64 elastic_knee = 0;              // smallest batch with elasticity < 25 %; 0: none seen
+  i64 largest_fitting = 0;
+  double largest_rate_share = 0;     // predicted throughput there / best_rate; 0: unknown
+  double configured_rate_share = 0;  // at the configured batch / at the knee; 0: unknown
+  // What ended the curve: "saturated", "memory", "auto_batch.max", ... and what that costs.
+  std::string ended_by;
+  double left_on_table = 0;  // share of throughput that a larger batch would add; 0: nothing
+  std::vector<std::string> marks;  // "budget", "capacity-bound", "limited by auto_batch.max", ...
+  int steps = 0;          // run by the probe
+  double seconds = 0;     // used by the probe
+  int failed_allocations = 0;
 };
+
+// The result in plain words, several lines, for the terminal.
+std::string explain(const ProbeResult& result);
 
 class Probe {
  public:
+  // Throws OutOfMemory when not even the smallest batch fits, naming what it needs; ConfigError for
+  // options that exclude every batch.
   explicit Probe(ProbeOptions options);
+
   bool done() const { return done_; }
-  ProbeRequest ask() const { return request_; }
-  void tell(const ProbeReport& report);
-  // When done.
-  const ProbeResult& result() const { return result_; }
+  // The next thing to run; the same until tell(). Must not be called when done().
+  const ProbeRequest& ask() const;
+  // Throws OutOfMemory when the smallest batch itself failed; Error for an observation of another
+  // batch than the one asked for.
+  void tell(const ProbeObservation& observation);
+  // Only when done().
+  const ProbeResult& result() const;
+  // Records written since the last call, in order.
   std::vector<Record> take_records();
 
  private:
-  struct State {
-    ProbeCandidate candidate;
-    std::vector<double> warm;
-    std::vector<double> windows;  // seconds per step
-    std::vector<double> dram;
-    bool ready = false;
+  struct Visit {
+    std::vector<double> rates;  // of accepted windows
+    std::vector<double> warm;   // seconds per step of warm-up steps since the last switch
+    int discarded = 0;
+    int rejected = 0;  // windows in which the clock moved
+    std::optional<double> dram, launch, stall;
+    bool cold = true;  // warm-up is due
   };
-  enum class Phase : std::uint8_t { kUp, kDecide, kRefine, kDone };
+  struct Estimate {
+    double rate = 0;
+    double error = 0;  // standard error of it
+  };
+  struct Cap {
+    i64 batch = 0;
+    const char* key = "";
+  };
+  enum class Phase { kClimb, kSettle, kMeter };
 
-  ProbePoint point(const State& s) const;
-  State& state(i64 batch);
-  void advance();
-  void after_climb();
-  bool climb_ends(std::string& why) const;
-  std::optional<i64> knee_of(std::vector<i64>* unsure) const;
-  void request_window(i64 batch);
-  void finish(const std::string& why);
-  void fit();
-  double reference_rate() const;
+  void log_start();
+  void begin_visit(i64 batch, std::string why);
+  void request(ProbeKind kind, int steps, double min_seconds);
+  bool warm_enough(const Visit& visit) const;
+  void decide();
+  void climb();
+  void settle();
+  void meter();
+  void finish(const char* reason);
+  bool affordable(i64 batch, int steps) const;
+  double budget() const;
+  double noise() const;  // relative deviation of a window, over all batches
+  Estimate estimate(i64 batch) const;
+  double step_guess(i64 batch) const;
+  std::vector<CurvePoint> curve_points() const;
+  void refit();
+  double bound_rate(i64 batch) const;
+  void check_bound();
+  Estimate reference() const;
+  double predicted(i64 batch) const;
+  i64 needed_batch(double rate) const;
+  i64 friendly(i64 batch) const;
+  i64 next_up(i64 batch) const;
+  i64 answer() const;
+  void note(const std::string& mark);
+  void build_result();
 
   ProbeOptions options_;
-  std::vector<State> states_;  // ascending
-  std::size_t at_ = 0;         // climbing: index of the candidate
-  Phase phase_ = Phase::kUp;
+  Cap cap_;
+  Phase phase_ = Phase::kClimb;
   ProbeRequest request_;
+  bool done_ = false;
+  std::map<i64, Visit> visits_;
+  i64 here_ = 0;
+  std::string why_;
+  StepFit fit_;
+  bool trusted_ = true;
+  double worst_miss_ = 0;
+  double prediction_ = 0;  // rate expected at the batch that is measured for the first time
+  bool bound_dropped_ = false;
+  double traffic_ratio_ = 1;  // measured bytes / modelled bytes
+  std::string ended_by_;
+  int steps_ = 0;
+  int refinements_ = 0;
+  int comparisons_ = 0;
+  double used_ = 0;
+  double first_rate_ = 0;
+  int failed_ = 0;
+  std::vector<i64> metered_;
+  std::vector<std::string> marks_;
   ProbeResult result_;
   std::vector<Record> records_;
-  std::vector<i64> turn_;      // ABBA order of contenders still to measure
-  int steps_ = 0;
-  double spent_ = 0;
-  bool done_ = false;
-  int refinements_ = 0;
-  std::string stop_;
 };
-
-// The answer in plain words, one sentence a line.
-std::string explain(const ProbeResult& result, i64 configured);
-
-// The probe's grid: powers of two from max(1, min(8, capacity)) with `configured` and `capacity`
-// (rounded down to a multiple of 8 from 8 on) in their places.
-std::vector<i64> probe_grid(i64 capacity, i64 configured);
 
 }  // namespace penstock::tuner
