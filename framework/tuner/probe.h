@@ -24,7 +24,7 @@ struct BatchPlan {
   double flops = 0;
   // Sum over ops of max(bytes / achievable bandwidth, FLOPs / measured ceiling); 0: unknown.
   double bound_seconds = 0;
-  double bound_memory_seconds = 0;  // the part of it that comes from ops which wait for memory
+  double bound_memory_seconds = 0;  // what the bytes alone take: sum of bytes / bandwidth
 };
 
 struct ProbeOptions {
@@ -38,7 +38,9 @@ struct ProbeOptions {
   std::optional<double> max_scale = 16.0;   // times the configured batch, for each new batch
   i64 remaining_samples = 0;                // of the run; 0: unknown
   i64 min_steps = 1000;                     // optimizer steps that must remain
+  double knee_share = 0.95;  // the answer gives at least this share of the best throughput
   bool hold = false;        // the micro-batch is sought: at most the configured batch
+  bool exhaustive = false;  // a sweep: every batch of the grid, no early end
   bool batch_norm = false;  // marks the answer: its statistics follow the micro-batch
   // Budget: this share of the predicted run, at least `budget_steps` steps, at most
   // `budget_seconds` (30 on a GPU, 60 on a CPU). The library's plan building is not counted.
