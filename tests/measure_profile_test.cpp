@@ -12,6 +12,7 @@
 #include "framework/core/format.h"
 #include "framework/core/tensor.h"
 #include "framework/measure/clock.h"
+#include "framework/measure/nvtx.h"
 #include "framework/measure/text_file.h"
 #include "framework/measure/trace_file.h"
 
@@ -219,6 +220,20 @@ TEST(TraceFile, ListenersHearEachOther) {
   EXPECT_EQ(count(events_of(file), "X", "big"), 2);
   EXPECT_TRUE(find(profiler.result(), "big", trace::Phase::kForward));
   EXPECT_EQ(trace::listener(), &listener);
+}
+
+TEST(Nvtx, RangesGoOnTellingOthersAndRemoveThemselves) {
+  TraceFile file({.steps = 10});
+  const TraceListener listener(file);
+  {
+    const auto nvtx = nvtx_listener();
+    EXPECT_EQ(nvtx != nullptr, nvtx_built());
+    file.begin_step(0);
+    step();
+    file.end_step();
+  }
+  EXPECT_EQ(trace::listener(), &listener);
+  EXPECT_EQ(count(events_of(file), "X", "big"), 2);
 }
 
 TEST(TraceFile, StaysUnderItsCapWhateverIsFed) {

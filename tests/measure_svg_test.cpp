@@ -239,7 +239,9 @@ TEST(Chart, RandomChartsNeverHoldNumbersThatAreNone) {
     c.notes = {{.x = odd[random() % std::size(odd)], .label = "n"}};
     const std::string svg = svg_inline(c);
     for (const char* bad : {"nan", "inf"}) {
-      EXPECT_FALSE(holds(svg, bad)) << bad << " in round " << round;
+      const std::size_t at = svg.find(bad);
+      EXPECT_EQ(at, std::string::npos)
+          << "round " << round << ": " << svg.substr(at < 60 ? 0 : at - 60, 120);
     }
   }
 }

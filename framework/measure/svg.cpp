@@ -337,7 +337,9 @@ class Drawing {
   }
   void append(std::string& path, double x, double y) const {
     if (f_.x.shows(x) && std::isfinite(y)) {
-      const double edge = std::clamp(f_.py_of(y), f_.top, f_.bottom);
+      // What a logarithmic axis cannot show lies below it.
+      const bool below = c_.y.log && y <= 0;
+      const double edge = below ? f_.bottom : std::clamp(f_.py_of(y), f_.top, f_.bottom);
       path += (path.empty() ? "M" : "L") + px(f_.px_of(x)) + " " + px(edge);
     }
   }
@@ -467,7 +469,7 @@ std::string svg_file(const Chart& chart) {
 }
 
 std::string unit_text(double value, Unit unit) {
-  if (!std::isfinite(value)) {
+  if (!std::isfinite(100 * value)) {
     return "-";
   }
   if (value == 0) {

@@ -51,13 +51,16 @@ Scale::Scale(const Axis& axis, Extent e, bool from_zero, int ticks) : log_(axis.
   high_ = axis.high.value_or(e.high);
   if (log_) {
     low_ = low_ > 0 ? low_ : high_ > 0 ? high_ / 10 : 1;
-    high_ = std::max(high_, low_);
+    // Room to widen without overflow.
+    low_ = std::clamp(low_, 1e-290, 1e290);
+    high_ = std::clamp(high_, low_, 1e290);
     if (high_ / low_ < 1.2) {
       low_ /= axis.powers_of_two ? 2 : 1.5;
       high_ *= axis.powers_of_two ? 2 : 1.5;
     }
     const double base = axis.powers_of_two ? 2 : 10;
-    const double span = std::log(high_ / low_) / std::log(base);
+    // Logarithms are subtracted: the quotient may overflow.
+    const double span = (std::log(high_) - std::log(low_)) / std::log(base);
     const int stride = std::max(1, int(std::ceil(span / ticks)));
     const bool between = base == 10 && span <= 2.5;
     const double first = std::floor(std::log(low_) / std::log(base));
@@ -95,7 +98,8 @@ Scale::Scale(const Axis& axis, Extent e, bool from_zero, int ticks) : log_(axis.
 }
 
 double Scale::place(double value) const {
-  return log_ ? std::log(value / low_) / std::log(high_ / low_) : (value - low_) / (high_ - low_);
+  return log_ ? (std::log(value) - std::log(low_)) / (std::log(high_) - std::log(low_))
+              : (value - low_) / (high_ - low_);
 }
 
 bool Scale::shows(double value) const {
