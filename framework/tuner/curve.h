@@ -16,10 +16,10 @@ struct CurvePoint {
 
 // t(B) = max(c, a + b B + q B^2) in seconds; all coefficients are >= 0.
 struct StepFit {
-  double c = 0;  // floor: launch cost of the host
-  double a = 0;  // fixed cost of a step
-  double b = 0;  // cost of a sample
-  double q = 0;  // superlinear part; 0 unless it predicts held-out points better
+  double c = 0;               // floor: launch cost of the host
+  double a = 0;               // fixed cost of a step
+  double b = 0;               // cost of a sample
+  double q = 0;               // superlinear part; 0 unless it predicts held-out points better
   double relative_error = 0;  // root mean square over the points
   int points = 0;             // 0: no fit
 

@@ -7,29 +7,30 @@
 namespace penstock::tuner {
 namespace {
 
-constexpr std::size_t kPoolLength = 8;    // older intervals no longer speak for the present
-constexpr double kDeparture = 1.35;       // s or g by this factor: suspect
-constexpr double kDramDeparture = 0.15;   // DRAM share by these points: suspect
-constexpr int kSuspects = 2;              // suspects in a row: a new regime
-constexpr i64 kStableRegime = 30;         // intervals that a regime should last
-constexpr double kCalmStall = 0.005;      // below: nobody waits for data
-constexpr double kSteadyError = 0.01;     // relative error of the rate that is good enough to act
-constexpr int kEnough = 4;                // intervals that are good enough whatever the noise
-constexpr int kMostToVerify = 6;          // intervals after which an open trial is decided
-constexpr double kCrowded = 0.05;         // run delay above: workers slow the step
-constexpr double kUrgentStall = 0.25;     // act on one interval
-constexpr double kPoorScaling = 0.25;     // efficiency of a step up that marks the knee
-constexpr double kFairScaling = 0.7;      // below: the best may lie between
-constexpr double kWorthGain = 0.02;       // throughput that justifies looking on at once
+constexpr std::size_t kPoolLength = 8;   // older intervals no longer speak for the present
+constexpr double kDeparture = 1.35;      // s or g by this factor: suspect
+constexpr double kDramDeparture = 0.15;  // DRAM share by these points: suspect
+constexpr int kSuspects = 2;             // suspects in a row: a new regime
+constexpr i64 kStableRegime = 30;        // intervals that a regime should last
+constexpr double kCalmStall = 0.005;     // below: nobody waits for data
+constexpr double kSteadyError = 0.01;    // relative error of the rate that is good enough to act
+constexpr int kEnough = 4;               // intervals that are good enough whatever the noise
+constexpr int kMostToVerify = 6;         // intervals after which an open trial is decided
+constexpr double kCrowded = 0.05;        // run delay above: workers slow the step
+constexpr double kUrgentStall = 0.25;    // act on one interval
+constexpr double kPoorScaling = 0.25;    // efficiency of a step up that marks the knee
+constexpr double kFairScaling = 0.7;     // below: the best may lie between
+constexpr double kWorthGain = 0.02;      // throughput that justifies looking on at once
 
-double rounded_or_zero(double value) { return std::isfinite(value) ? rounded(value) : 0.0; }
+double rounded_or_zero(double value) {
+  return std::isfinite(value) ? rounded(value) : 0.0;
+}
 
 // Six digits are more than any meter gives, and the log stays short and exact.
 Interval rounded_interval(Interval interval) {
-  for (double* value :
-       {&interval.seconds, &interval.stall_seconds, &interval.step_seconds, &interval.cycle_cv,
-        &interval.service_seconds, &interval.run_delay_share, &interval.fetch_seconds,
-        &interval.queue_low, &interval.queue_high}) {
+  for (double* value : {&interval.seconds, &interval.stall_seconds, &interval.step_seconds,
+                        &interval.cycle_cv, &interval.service_seconds, &interval.run_delay_share,
+                        &interval.fetch_seconds, &interval.queue_low, &interval.queue_high}) {
     *value = rounded_or_zero(*value);
   }
   for (std::optional<double>* value :
@@ -52,7 +53,9 @@ bool possible(const Interval& interval) {
          interval.fetch_seconds >= 0;
 }
 
-double log_ratio(double a, double b) { return a > 0 && b > 0 ? std::log(a / b) : 0.0; }
+double log_ratio(double a, double b) {
+  return a > 0 && b > 0 ? std::log(a / b) : 0.0;
+}
 
 }  // namespace
 
@@ -82,16 +85,17 @@ OnlineTuner::OnlineTuner(OnlineOptions options)
         "online tuner: start at {}: batch, depth and reads should be at least 1",
         to_string(options_.start));
   if (options_.ring_slots < 2 * settings_.batch) {
-    throw ConfigError(format("online tuner: a ring of {} samples is less than two batches of {}; "
-                             "raise loader.max_bytes or lower train.batch",
-                             options_.ring_slots, settings_.batch));
+    throw ConfigError(
+        format("online tuner: a ring of {} samples is less than two batches of {}; "
+               "raise loader.max_bytes or lower train.batch",
+               options_.ring_slots, settings_.batch));
   }
   const int most_depth = depth_cap(settings_.batch);
   if (options_.pin_depth && settings_.depth > most_depth) {
-    throw ConfigError(format("online tuner: loader.depth {} needs {} sample slots, the ring has "
-                             "{}; lower it to {} or raise loader.max_bytes",
-                             settings_.depth, (settings_.depth + 1) * settings_.batch,
-                             options_.ring_slots, most_depth));
+    throw ConfigError(format(
+        "online tuner: loader.depth {} needs {} sample slots, the ring has "
+        "{}; lower it to {} or raise loader.max_bytes",
+        settings_.depth, (settings_.depth + 1) * settings_.batch, options_.ring_slots, most_depth));
   }
   settings_.depth = std::min(settings_.depth, most_depth);
   if (!options_.pin_workers) {
@@ -386,8 +390,8 @@ void OnlineTuner::judge_scaling(const Trial& trial, const Summary& now) {
     cooldown_length_ *= 2;
   }
   // The best number may lie between; not looked for twice.
-  const bool between = scaling < kFairScaling && to - from >= 2 && !overshot_before &&
-                       !trial.proposal.speculative;
+  const bool between =
+      scaling < kFairScaling && to - from >= 2 && !overshot_before && !trial.proposal.speculative;
   known.refine_from = between ? from : 0;
 }
 
@@ -458,10 +462,10 @@ Action OnlineTuner::propose() {
     return {};
   }
   using Rule = std::optional<Proposal> (OnlineTuner::*)(const Summary&) const;
-  constexpr std::array<Rule, 8> kRules = {
-      &OnlineTuner::refine_workers, &OnlineTuner::more_supply,   &OnlineTuner::fewer_workers,
-      &OnlineTuner::look_around,  &OnlineTuner::smaller_batch, &OnlineTuner::fewer_reads,
-      &OnlineTuner::less_depth,     &OnlineTuner::larger_batch};
+  constexpr std::array<Rule, 8> kRules = {&OnlineTuner::refine_workers, &OnlineTuner::more_supply,
+                                          &OnlineTuner::fewer_workers,  &OnlineTuner::look_around,
+                                          &OnlineTuner::smaller_batch,  &OnlineTuner::fewer_reads,
+                                          &OnlineTuner::less_depth,     &OnlineTuner::larger_batch};
   for (const Rule rule : kRules) {
     std::optional<Proposal> proposal = (this->*rule)(now);
     if (!proposal || proposal->to == settings_) {
@@ -539,7 +543,9 @@ Action OnlineTuner::limit_batch(i64 largest) {
           .reason = format("batch {} ran out of memory: batch {} from now on", before, to.batch)};
 }
 
-std::vector<Record> OnlineTuner::take_records() { return std::exchange(records_, {}); }
+std::vector<Record> OnlineTuner::take_records() {
+  return std::exchange(records_, {});
+}
 
 void OnlineTuner::log_start() {
   Record record("online.start");

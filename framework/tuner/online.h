@@ -140,8 +140,8 @@ class OnlineTuner {
   };
   // What a knob has learned since the last regime change.
   struct Memory {
-    int ceiling = 0;  // not above this; 0: nothing learned
-    int floor = 0;    // not below this
+    int ceiling = 0;      // not above this; 0: nothing learned
+    int floor = 0;        // not below this
     int refine_from = 0;  // an accepted jump from here scaled badly: look between
     int trials = 0;
     int most_trials = 0;

@@ -8,26 +8,28 @@
 namespace penstock::tuner {
 namespace {
 
-constexpr double kStall = 0.02;         // above: the consumer starves
-constexpr double kQuiet = 0.01;         // below: it does not
-constexpr double kSpare = 1.15;         // supply over demand
-constexpr double kBusy = 0.85;         // share of a stage's time above which it may be the limit
-constexpr double kPartlyBusy = 0.7;     // below: more of them would wait for slots as well
-constexpr double kSaturated = 0.95;    // above: it is
-constexpr double kWorkerGain = 0.02;    // a step up must bring this
+constexpr double kStall = 0.02;       // above: the consumer starves
+constexpr double kQuiet = 0.01;       // below: it does not
+constexpr double kSpare = 1.15;       // supply over demand
+constexpr double kBusy = 0.85;        // share of a stage's time above which it may be the limit
+constexpr double kPartlyBusy = 0.7;   // below: more of them would wait for slots as well
+constexpr double kSaturated = 0.95;   // above: it is
+constexpr double kWorkerGain = 0.02;  // a step up must bring this
 constexpr double kDepthGain = 0.01;
 constexpr double kDownTolerance = -0.01;
-constexpr int kCalm = 3;                // calm intervals before workers go
-constexpr int kLongCalm = 8;            // calm intervals before bytes go
-constexpr int kBatchDwell = 6;          // intervals between changes of the batch
-constexpr double kInline = 0.008;       // workers needed below which the training thread can do it
-constexpr double kCoreDelay = 0.10;     // run delay above: too many threads for the cores
-constexpr double kBusyHost = 0.7;       // host bandwidth above: workers may hinder each other
-constexpr double kIdleHost = 0.4;       // below: they do not
-constexpr double kBatchGain = 0.05;     // a larger batch must promise this
+constexpr int kCalm = 3;             // calm intervals before workers go
+constexpr int kLongCalm = 8;         // calm intervals before bytes go
+constexpr int kBatchDwell = 6;       // intervals between changes of the batch
+constexpr double kInline = 0.008;    // workers needed below which the training thread can do it
+constexpr double kCoreDelay = 0.10;  // run delay above: too many threads for the cores
+constexpr double kBusyHost = 0.7;    // host bandwidth above: workers may hinder each other
+constexpr double kIdleHost = 0.4;    // below: they do not
+constexpr double kBatchGain = 0.05;  // a larger batch must promise this
 constexpr double kLaunchShare = 0.2;
 
-int ceiling(double value) { return int(std::ceil(std::min(value, 1e6) - 1e-9)); }
+int ceiling(double value) {
+  return int(std::ceil(std::min(value, 1e6) - 1e-9));
+}
 
 }  // namespace
 
@@ -116,8 +118,7 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::more_workers(const Summary& no
                        100 * now.stall, here, wanted, target)};
 }
 
-std::optional<OnlineTuner::Proposal> OnlineTuner::more_reads(const Summary& now,
-                                                             int wanted) const {
+std::optional<OnlineTuner::Proposal> OnlineTuner::more_reads(const Summary& now, int wanted) const {
   const Memory& known = memory(Knob::kIo);
   if (pinned(Knob::kIo) || known.up_closed) {
     return std::nullopt;
@@ -130,16 +131,16 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::more_reads(const Summary& now,
   Settings to = settings_;
   to.io = target;
   to.depth = depth_for(to, now);
-  return Proposal{.knob = Knob::kIo,
-                  .to = to,
-                  .up = true,
-                  .needed_gain = kWorkerGain,
-                  .predicted_gain = std::min(double(target) / here,
-                                             1 / std::max(1e-3, 1 - now.stall)) - 1,
-                  .rule = "reads_up",
-                  .reason = format("{:.0f} % of the time waits for data and storage, at {} reads "
-                                   "in flight, is the slowest stage: try {}",
-                                   100 * now.stall, here, target)};
+  return Proposal{
+      .knob = Knob::kIo,
+      .to = to,
+      .up = true,
+      .needed_gain = kWorkerGain,
+      .predicted_gain = std::min(double(target) / here, 1 / std::max(1e-3, 1 - now.stall)) - 1,
+      .rule = "reads_up",
+      .reason = format("{:.0f} % of the time waits for data and storage, at {} reads "
+                       "in flight, is the slowest stage: try {}",
+                       100 * now.stall, here, target)};
 }
 
 std::optional<OnlineTuner::Proposal> OnlineTuner::more_depth(const Summary& now) const {
@@ -172,16 +173,16 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::refine_workers(const Summary& 
   }
   Settings to = settings_;
   to.workers = (known.refine_from + settings_.workers) / 2;
-  return Proposal{.knob = Knob::kWorkers,
-                  .to = to,
-                  .up = false,
-                  .needed_gain = kDownTolerance,
-                  .predicted_gain = 0,
-                  .rule = "workers_between",
-                  .reason = format("the step from {} to {} workers scaled badly ({:.0f} % stall "
-                                   "left): try {}",
-                                   known.refine_from, settings_.workers, 100 * now.stall,
-                                   to.workers)};
+  return Proposal{
+      .knob = Knob::kWorkers,
+      .to = to,
+      .up = false,
+      .needed_gain = kDownTolerance,
+      .predicted_gain = 0,
+      .rule = "workers_between",
+      .reason = format("the step from {} to {} workers scaled badly ({:.0f} % stall "
+                       "left): try {}",
+                       known.refine_from, settings_.workers, 100 * now.stall, to.workers)};
 }
 
 std::optional<OnlineTuner::Proposal> OnlineTuner::fewer_workers(const Summary& now) const {
@@ -192,8 +193,7 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::fewer_workers(const Summary& n
     return std::nullopt;
   }
   // Time spent waiting for a core goes when workers go.
-  const double needed =
-      double(settings_.batch) * now.service * (1 - now.run_delay) / now.step;
+  const double needed = double(settings_.batch) * now.service * (1 - now.run_delay) / now.step;
   int target = std::max({1, ceiling(kSpare * needed), known.floor});
   if (here == 1 && needed < kInline && known.floor == 0) {
     target = 0;
@@ -280,8 +280,7 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::less_depth(const Summary& now)
     return std::nullopt;
   }
   const int used = ceiling(now.high - now.low) + 1;
-  const int target =
-      std::max({std::min(2, depth_cap(settings_.batch)), used, known.floor});
+  const int target = std::max({std::min(2, depth_cap(settings_.batch)), used, known.floor});
   if (4 * target > 3 * settings_.depth) {
     return std::nullopt;  // not worth a change
   }
@@ -344,16 +343,16 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::smaller_batch(const Summary& n
   }
   Settings to = settings_;
   to.batch = target->batch;
-  return Proposal{.knob = Knob::kBatch,
-                  .to = to,
-                  .up = false,
-                  .needed_gain = kDownTolerance,
-                  .predicted_gain = 0,
-                  .rule = "batch_down",
-                  .reason = format("the loader gives {:.0f} samples/s whatever it is granted; batch "
-                                   "{} computes {:.0f}: it is enough",
-                                   now.rate, to.batch,
-                                   double(target->batch) / target->step_seconds)};
+  return Proposal{
+      .knob = Knob::kBatch,
+      .to = to,
+      .up = false,
+      .needed_gain = kDownTolerance,
+      .predicted_gain = 0,
+      .rule = "batch_down",
+      .reason = format("the loader gives {:.0f} samples/s whatever it is granted; batch "
+                       "{} computes {:.0f}: it is enough",
+                       now.rate, to.batch, double(target->batch) / target->step_seconds)};
 }
 
 std::optional<OnlineTuner::Proposal> OnlineTuner::larger_batch(const Summary& now) const {
@@ -396,14 +395,14 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::larger_batch(const Summary& no
   Settings to = settings_;
   to.batch = target->batch;
   to.depth = std::min(to.depth, depth_cap(to.batch));
-  return Proposal{.knob = Knob::kBatch,
-                  .to = to,
-                  .up = true,
-                  .needed_gain = std::max(kWorkerGain, 0.5 * gain),
-                  .predicted_gain = gain,
-                  .rule = "batch_up",
-                  .reason = format("the device has room: batch {} promises {:+.0f} %", to.batch,
-                                   100 * gain)};
+  return Proposal{
+      .knob = Knob::kBatch,
+      .to = to,
+      .up = true,
+      .needed_gain = std::max(kWorkerGain, 0.5 * gain),
+      .predicted_gain = gain,
+      .rule = "batch_up",
+      .reason = format("the device has room: batch {} promises {:+.0f} %", to.batch, 100 * gain)};
 }
 
 }  // namespace penstock::tuner

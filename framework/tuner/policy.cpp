@@ -8,10 +8,14 @@ namespace {
 
 constexpr double kRampShare = 0.02;  // of the samples of the run
 
-double power_of_two_in(i64 value) { return double(value & -value); }
+double power_of_two_in(i64 value) {
+  return double(value & -value);
+}
 
 // Multiples of 8 from 8 on, as the grid of the probe.
-i64 rounded_down(i64 batch) { return batch >= 8 ? batch / 8 * 8 : batch; }
+i64 rounded_down(i64 batch) {
+  return batch >= 8 ? batch / 8 * 8 : batch;
+}
 
 struct Limit {
   i64 batch;
@@ -89,8 +93,9 @@ PolicyDecision throughput(const PolicyOptions& options) {
                decision.kappa));
   }
   decision.reason = format(
-      "throughput: batch {} -> {} (knee {}), learning rate x {:.3f} ({}){}", options.configured_batch,
-      batch, options.knee, decision.learning_rate_factor, name_of(options.rule),
+      "throughput: batch {} -> {} (knee {}), learning rate x {:.3f} ({}){}",
+      options.configured_batch, batch, options.knee, decision.learning_rate_factor,
+      name_of(options.rule),
       decision.ramp_samples > 0 ? format(", reached over {} samples", decision.ramp_samples) : "");
   return decision;
 }
@@ -155,8 +160,7 @@ PolicyDecision hold(const PolicyOptions& options) {
                whole, most, micro, decision.micro_batches.back()));
   }
   decision.micro_batch = micro;
-  decision.bn_momentum =
-      1 - std::pow(1 - options.bn_momentum, double(micro) / double(whole));
+  decision.bn_momentum = 1 - std::pow(1 - options.bn_momentum, double(micro) / double(whole));
   if (options.batch_norm && micro != whole) {
     decision.warnings.push_back(format(
         "batch norm statistics follow the micro-batch: {} samples instead of {}; momentum {:.4f} "
@@ -192,13 +196,14 @@ const char* name_of(LearningRateRule rule) {
 
 PolicyDecision decide_batch(const PolicyOptions& options) {
   if (options.knee < 1 || options.configured_batch < 1) {
-    throw ConfigError(format("batch policy: knee {} and configured batch {} should be at least 1; "
-                             "set train.batch",
-                             options.knee, options.configured_batch));
+    throw ConfigError(
+        format("batch policy: knee {} and configured batch {} should be at least 1; "
+               "set train.batch",
+               options.knee, options.configured_batch));
   }
   if (!(options.max_scale > 0)) {
-    throw ConfigError(format("batch policy: auto_batch.max_scale {} should be above 0",
-                             options.max_scale));
+    throw ConfigError(
+        format("batch policy: auto_batch.max_scale {} should be above 0", options.max_scale));
   }
   if (!(options.bn_momentum >= 0 && options.bn_momentum <= 1)) {
     throw ConfigError(format("batch policy: batch norm momentum {} should lie between 0 and 1",
@@ -229,7 +234,8 @@ Record to_record(const PolicyOptions& options, const PolicyDecision& decision) {
   record.set("ramp_samples", decision.ramp_samples).set("reason", decision.reason);
   std::string limits;
   for (const std::string& limit : decision.limits) {
-    limits += (limits.empty() ? "" : ", ") + limit;
+    limits += limits.empty() ? "" : ", ";
+    limits += limit;
   }
   record.set("limits", limits);
   return record;

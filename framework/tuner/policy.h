@@ -43,17 +43,17 @@ struct PolicyOptions {
 
 struct PolicyDecision {
   i64 micro_batch = 0;
-  i64 accumulate = 1;             // micro-batches per optimizer step
-  i64 effective_batch = 0;        // samples per optimizer step
-  std::vector<i64> micro_batches;  // their sizes; unequal ones are weighted by their count
-  double kappa = 1;                // effective_batch / configured_batch
+  i64 accumulate = 1;               // micro-batches per optimizer step
+  i64 effective_batch = 0;          // samples per optimizer step
+  std::vector<i64> micro_batches;   // their sizes; unequal ones are weighted by their count
+  double kappa = 1;                 // effective_batch / configured_batch
   double learning_rate_factor = 1;  // of the configured rate, not of the present one
   double beta_power = 1;            // beta_i becomes beta_i ^ beta_power
   double bn_momentum = 0.1;         // for the micro-batch
   i64 ramp_samples = 0;             // over which the factor grows linearly from the present one
   std::vector<std::string> limits;  // "auto_batch.max_scale", ...: what kept it from the knee
   std::vector<std::string> warnings;
-  std::string reason;               // one sentence with both values of what changed
+  std::string reason;  // one sentence with both values of what changed
 };
 
 // Throws ConfigError when the options cannot be met, such as a knee or batch below 1.

@@ -12,11 +12,11 @@ namespace penstock::tuner {
 
 struct ReplayResult {
   bool same = true;
-  i64 decisions = 0;      // compared and equal: proposals, verdicts, requests, answers
-  i64 machines = 0;       // probes, tuners and policies that were started
-  i64 skipped = 0;        // records of other writers
+  i64 decisions = 0;  // compared and equal: proposals, verdicts, requests, answers
+  i64 machines = 0;   // probes, tuners and policies that were started
+  i64 skipped = 0;    // records of other writers
   // The first difference, empty when there is none: where, what the log says, what came out.
-  std::string origin;     // "decisions.jsonl:12"
+  std::string origin;  // "decisions.jsonl:12"
   std::string expected;
   std::string actual;
 };
