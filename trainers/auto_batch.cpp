@@ -40,18 +40,22 @@ class ProbeDriver {
     loader.release(batch);
   }
 
-  // Seconds that `steps` steps of `batch` samples take.
-  double run(i64 batch, int steps) {
+  // How many steps of `batch` samples were run, at least `least` and for at least `seconds`, and how
+  // long they took.
+  std::pair<int, double> run(i64 batch, int least, double seconds) {
     runner_.outcomes(true);
     const double begin = monotonic_seconds();
-    for (int i = 0; i < steps; ++i) {
-      runner_.run({.count = batch, .inputs = probe_inputs(setup_, batch)});
-      runner_.finish(batch, batch);
-      runner_.limit_ahead(8);
-      runner_.outcomes();
-    }
-    runner_.outcomes(true);
-    return monotonic_seconds() - begin;
+    int steps = 0;
+    do {
+      for (int i = 0; i < least; ++i, ++steps) {
+        runner_.run({.count = batch, .inputs = probe_inputs(setup_, batch)});
+        runner_.finish(batch, batch);
+        runner_.limit_ahead(8);
+        runner_.outcomes();
+      }
+      runner_.outcomes(true);
+    } while (monotonic_seconds() - begin < seconds);
+    return {steps, monotonic_seconds() - begin};
   }
 
  private:
@@ -101,38 +105,36 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
   say("measuring ceilings");
   found.ceilings = device_ceilings(setup.device, setup.threads);
 
-  // What may be tried: memory, data set, ring and key limit it; each by its name.
+  // What may be tried is limited by memory, the data set, the ring and keys; the probe names which.
   found.capacity = device_capacity(setup);
-  i64 most = setup.train->size();
-  std::string cap = "the data set has no more samples";
-  std::string cap_key;
   i64 sample_bytes = 0;
   for (const data::Field& f : setup.train->fields()) {
     sample_bytes += f.bytes();
   }
-  const auto limit = [&](i64 value, const char* why, const char* key) {
-    if (value < most) {
-      most = std::max<i64>(1, value);
-      cap = why;
-      cap_key = key;
-    }
-  };
-  limit(c.loader.max_bytes / std::max<i64>(1, sample_bytes) / 2, "the loader's ring holds no more",
-        "loader.max_bytes");
+  tuner::ProbeOptions po;
+  po.configured_batch = c.train.batch * c.train.accumulate;
+  po.smallest = 1;
+  po.free_bytes = found.capacity;
+  po.dataset_size = setup.train->size();
+  po.ring_slots = std::max<i64>(2, c.loader.max_bytes / std::max<i64>(1, sample_bytes));
   if (c.auto_batch.max > 0) {
-    limit(c.auto_batch.max, "auto_batch.max", "auto_batch.max");
+    po.auto_max = c.auto_batch.max;
   }
-  limit(setup.device.is_cuda() ? i64{1} << 17 : i64{1} << 14, "no larger batch is tried", "");
-  // Beyond what the policy could use, measuring tells nothing that changes the answer.
-  if (!options.all && c.auto_batch.policy != "hold" && c.auto_batch.max_scale) {
-    limit(i64(2 * *c.auto_batch.max_scale * double(c.train.batch * c.train.accumulate)),
-          "auto_batch.max_scale allows no more", "auto_batch.max_scale");
-  }
-  if (!options.all && c.auto_batch.policy == "hold") {
-    limit(c.train.batch * c.train.accumulate, "the configured batch is held", "train.batch");
-  }
+  po.max_scale = options.all ? std::nullopt : c.auto_batch.max_scale;
+  po.remaining_samples = options.all ? 0 : total_samples(setup);
+  po.hold = !options.all && c.auto_batch.policy == "hold";
+  po.batch_norm = setup.batch_norm;
+  po.budget_share = options.all ? 1 : c.auto_batch.budget_share;
+  po.budget_seconds = options.budget_seconds > 0        ? options.budget_seconds
+                      : c.auto_batch.budget_seconds > 0 ? c.auto_batch.budget_seconds
+                      : options.all                     ? 600
+                      : setup.device.is_cuda()          ? 30
+                                                        : 60;
+  po.dram_meter = setup.device.is_cuda();
   say("planning memory");
-  found.largest_fitting = largest_fitting(setup, found.capacity, most);
+  const i64 most = std::min({setup.train->size(), po.ring_slots / 2,
+                             setup.device.is_cuda() ? i64{1} << 17 : i64{1} << 14});
+  found.largest_fitting = largest_fitting(setup, found.capacity, std::max<i64>(1, most));
   if (found.largest_fitting == 0) {
     const BatchPlan one = plan_batch(setup, 1);
     throw OutOfMemory(
@@ -141,35 +143,24 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
                bytes_text(double(one.total())), bytes_text(double(found.capacity))),
         {.requested = one.total(), .available = found.capacity});
   }
-  if (found.largest_fitting < most) {
-    cap = "memory";
-    cap_key = "memory.limit";
-  }
+  po.largest_fitting = found.largest_fitting;
   found.cost = cost_of(setup);
   const measure::Roof roof{.bytes_per_second = found.ceilings.bytes_per_second,
                            .flops_per_second = matmul_ceiling(found.ceilings, setup.precision)};
-  tuner::ProbeOptions probe_options;
-  probe_options.configured = std::min(c.train.batch, found.largest_fitting);
+  measure::Roof memory_roof = roof;
+  memory_roof.flops_per_second = 0;
   i64 largest = 1;
-  for (const i64 b : tuner::probe_grid(found.largest_fitting, probe_options.configured)) {
-    probe_options.candidates.push_back({.batch = b,
-                                        .bound_seconds = measure::step_seconds(found.cost, double(b), roof),
-                                        .planned_bytes = plan_batch(setup, b).total()});
+  for (const i64 b : tuner::probe_grid(po)) {
+    po.plans.push_back({.batch = b,
+                        .planned_bytes = plan_batch(setup, b).total(),
+                        .bytes = found.cost.bytes(double(b)),
+                        .flops = found.cost.flops(double(b)),
+                        .bound_seconds = measure::step_seconds(found.cost, double(b), roof),
+                        .bound_memory_seconds = measure::step_seconds(found.cost, double(b), memory_roof)});
     largest = std::max(largest, b);
   }
-  const double t1 = measure::step_seconds(found.cost, 64, roof);
-  const double t2 = measure::step_seconds(found.cost, 128, roof);
-  probe_options.bound_per_sample = (t2 - t1) / 64;
-  probe_options.bound_fixed = std::max(0.0, t1 - 64 * probe_options.bound_per_sample);
-  probe_options.cap = cap;
-  probe_options.cap_key = cap_key;
-  probe_options.knee = c.auto_batch.knee;
-  probe_options.budget_seconds = options.budget_seconds > 0        ? options.budget_seconds
-                                 : c.auto_batch.budget_seconds > 0 ? c.auto_batch.budget_seconds
-                                 : options.all                     ? 600
-                                 : setup.device.is_cuda()          ? 30
-                                                                   : 60;
-  tuner::Probe probe(probe_options);
+  largest = std::min(largest, found.largest_fitting);
+  tuner::Probe probe(po);
   std::unique_ptr<measure::BandwidthMeter> meter = make_meter(setup.device, &found.ceilings);
   meter->set_live(true);
   meter->start();
@@ -189,30 +180,34 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
       }
       const i64 choices = kernels::choices_made();
       const ledger::Totals before = ledger::totals();
-      tuner::ProbeReport seen;
+      tuner::ProbeObservation seen;
+      seen.batch = ask.batch;
       const double from = monotonic_seconds();
       try {
-        seen.seconds = driver.run(ask.batch, ask.steps);
+        const auto [steps, seconds] = driver.run(ask.batch, ask.steps, ask.min_seconds);
+        seen.steps = steps;
+        seen.seconds = seconds;
       } catch (const OutOfMemory& e) {
         // The plan said that it fits: somebody else took the memory.
         log::warning("auto-batch: batch {} ran out of memory although planned: {}", ask.batch, e.what());
         memory::trim(setup.device);
         ++found.failed_allocations;
-        seen.out_of_memory = true;
+        seen.failed_memory = true;
       }
       const double to = monotonic_seconds();
       if (kernels::choices_made() != choices) {
         found.plan_seconds += to - from;  // choosing algorithms is no step
       }
       if (seen.seconds > 0 && found.ceilings.bytes_per_second > 0) {
+        seen.ledger_share = (ledger::totals() - before).bytes() / seen.seconds /
+                            found.ceilings.bytes_per_second;
         if (const auto dram = meter->over(from, to); dram && dram->source == measure::Source::kGpm) {
           seen.dram_share = dram->share_of_achievable;
         } else if (setup.device.is_cpu()) {
-          seen.dram_share = (ledger::totals() - before).bytes() / seen.seconds /
-                            found.ceilings.bytes_per_second;
+          seen.dram_share = seen.ledger_share;
         }
       }
-      seen.spent = monotonic_seconds() - begin - found.plan_seconds;
+      seen.seconds_used_total = monotonic_seconds() - begin - found.plan_seconds;
       probe.tell(seen);
     }
   }
@@ -221,9 +216,9 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
   found.records = probe.take_records();
 
   say("measuring the loader");
-  found.supply = measure_supply(setup, found.probe.batch, options.all ? 1.0 : 0.4, found.supply_workers);
+  found.supply = measure_supply(setup, found.probe.knee, options.all ? 1.0 : 0.4, found.supply_workers);
   for (const tuner::ProbePoint& p : found.probe.points) {
-    if (p.rate >= 0.95 * std::min(found.supply, found.probe.best_rate)) {
+    if (p.samples_per_second >= 0.95 * std::min(found.supply, found.probe.best_rate)) {
       found.end_to_end_knee = p.batch;
       break;
     }
@@ -232,20 +227,19 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
   measure::Curve& curve = found.curve;
   curve.name = measure::name_of(setup.precision);
   for (const tuner::ProbePoint& p : found.probe.points) {
+    if (p.windows == 0) {
+      continue;
+    }
     measure::CurvePoint point;
     point.batch = p.batch;
-    point.samples_per_second = p.rate;
-    if (p.cold) {
-      point.note = "not measured warm";
-    } else {
-      point.lower = p.lower;
-      point.upper = p.upper;
-    }
-    if (p.dram_share) {
+    point.samples_per_second = p.samples_per_second;
+    point.lower = p.samples_per_second - 1.64 * p.se;
+    point.upper = p.samples_per_second + 1.64 * p.se;
+    if (p.dram) {
       point.dram = measure::Bandwidth{
-          .bytes_per_second = *p.dram_share * found.ceilings.bytes_per_second,
+          .bytes_per_second = *p.dram * found.ceilings.bytes_per_second,
           .share_of_theoretical = std::nullopt,
-          .share_of_achievable = *p.dram_share,
+          .share_of_achievable = *p.dram,
           .source = setup.device.is_cuda() ? measure::Source::kGpm : measure::Source::kLedger};
     }
     point.memory_planned = double(p.planned_bytes);
@@ -254,38 +248,48 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
       curve.bound.emplace_back(p.batch, p.bound);
     }
   }
-  if (found.probe.b > 0) {
-    curve.fit = measure::CurveFit{.a = found.probe.a, .b = found.probe.b, .c = found.probe.c};
-    curve.half_batch = found.probe.half_batch;
+  if (found.probe.fit_trusted) {
+    curve.fit = measure::CurveFit{.a = found.probe.fit.a,
+                                  .b = found.probe.fit.b,
+                                  .c = found.probe.fit.c,
+                                  .q = found.probe.fit.q};
+    curve.half_batch = found.probe.fit.half_batch();
   }
-  curve.knee = found.probe.batch;
-  curve.knee_interval = std::pair(found.probe.low, found.probe.high);
-  if (found.probe.gain_knee > 0) {
-    curve.gain_knee = found.probe.gain_knee;
+  curve.knee = found.probe.knee;
+  curve.knee_interval = std::pair(found.probe.knee_low, found.probe.knee_high);
+  if (found.probe.doubling_knee > 0) {
+    curve.gain_knee = found.probe.doubling_knee;
   }
   if (found.probe.elastic_knee > 0) {
     curve.elastic_knee = found.probe.elastic_knee;
   }
-  if (cap == "memory") {
+  if (found.probe.ended_by == "memory") {
     curve.memory_wall = found.largest_fitting;
   }
-  curve.reason = found.probe.stop;
+  curve.reason = found.probe.ended_by;
   found.seconds = monotonic_seconds() - begin;
   return found;
 }
 
-tuner::PolicyAnswer policy_for(const Setup& setup, const AutoBatch& found, const std::string& policy) {
+tuner::PolicyDecision policy_for(const Setup& setup, const AutoBatch& found, const std::string& policy) {
   const io::Config& c = setup.config;
-  return tuner::apply_policy({.policy = policy,
-                              .configured = c.train.batch,
-                              .accumulate = c.train.accumulate,
-                              .knee = found.probe.batch,
-                              .largest = found.largest_fitting,
-                              .adaptive = setup.optimizer.kind != optim::Kind::kSgd,
-                              .max_scale = c.auto_batch.max_scale.value_or(0),
-                              .total_samples = total_samples(setup),
-                              .warmup = c.schedule.warmup.unit != io::Period::Unit::kNever,
-                              .batch_norm = setup.batch_norm});
+  const i64 configured = c.train.batch * c.train.accumulate;
+  tuner::PolicyOptions o;
+  o.policy = policy == "hold" ? tuner::BatchPolicy::kHold : tuner::BatchPolicy::kThroughput;
+  o.rule = setup.optimizer.kind == optim::Kind::kSgd ? tuner::LearningRateRule::kLinear
+                                                     : tuner::LearningRateRule::kSquareRoot;
+  o.knee = found.probe.knee;
+  o.configured_batch = configured;
+  o.largest_fitting = found.largest_fitting;
+  o.dataset_size = setup.train->size();
+  o.remaining_samples = o.total_samples = total_samples(setup);
+  o.warmup_samples = std::max<i64>(0, samples_of(c.schedule.warmup, setup, configured));
+  o.max_scale = c.auto_batch.max_scale.value_or(1e9);
+  if (c.auto_batch.max > 0) {
+    o.auto_max = c.auto_batch.max;
+  }
+  o.batch_norm = setup.batch_norm;
+  return tuner::decide_batch(o);
 }
 
 }  // namespace penstock::trainers

@@ -45,6 +45,6 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options);
 class StepStopped : public std::exception {};
 
 // What the policy makes of it.
-tuner::PolicyAnswer policy_for(const Setup& setup, const AutoBatch& found, const std::string& policy);
+tuner::PolicyDecision policy_for(const Setup& setup, const AutoBatch& found, const std::string& policy);
 
 }  // namespace penstock::trainers

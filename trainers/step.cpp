@@ -507,6 +507,8 @@ void StepRunner::collect(Pending& p, std::vector<StepOutcome>& to) {
   to.push_back(p.outcome);
 }
 
+void StepRunner::abandon() { open_.reset(); }
+
 std::vector<StepOutcome> StepRunner::outcomes(bool all) {
   std::vector<StepOutcome> known;
   while (!pending_.empty()) {

@@ -90,6 +90,8 @@ class StepRunner {
   void run(const MicroBatch& micro);
   // The optimizer, and the end of the step. `targets` and `samples` of the whole step.
   void finish(i64 samples, i64 targets);
+  // Drops a step that has begun and cannot be finished; nothing was changed but the gradients.
+  void abandon();
   // Outcomes that are known by now; with `all`, waits for the rest.
   std::vector<StepOutcome> outcomes(bool all = false);
   // Blocks until at most `ahead` steps are unfinished.
