@@ -158,8 +158,8 @@ TEST(Report, AnEmptyReportIsAPage) {
 TEST(Report, ShowsWhatItWasGivenInPlainWordsFirst) {
   const std::string page = report_html(full(100, 500));
   for (const char* text :
-       {"Batch 512 is as fast", "input-bound", "Batch 512 was chosen", "knee interval",
-        "memory ends at 2048", "Where the time goes", "DRAM bandwidth", "resnet20",
+       {"Batch 512 is as fast", "input-bound", "Batch 512 was chosen: 11388 samples",
+        "knee interval", "memory ends at 2048", "Where the time goes", "DRAM bandwidth", "resnet20",
         "# &lt;chosen&gt;", "data wait 11 %, supply short", "conv2d forward", "op12", "gpm",
         "Locked memory is limited", "(B_half)"}) {
     EXPECT_TRUE(holds(page, text)) << text;

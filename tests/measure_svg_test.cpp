@@ -42,7 +42,7 @@ TEST(Scale, LinearTicksArePleasantAndCoverTheValues) {
 
 TEST(Scale, LogTicksArePowers) {
   const Scale batch({.log = true, .powers_of_two = true}, {.low = 8, .high = 1024, .any = true},
-                    false, 8);
+                    false, 7);
   EXPECT_EQ(batch.ticks(), (std::vector<double>{8, 16, 32, 64, 128, 256, 512, 1024}));
   EXPECT_NEAR(batch.place(64), 3 / 7.0, 1e-12);
   EXPECT_FALSE(batch.shows(0));

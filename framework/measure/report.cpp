@@ -107,9 +107,9 @@ std::vector<std::string> words_of(const Curve& curve) {
   }
   if (curve.chosen && chosen > 0) {
     out.push_back(
-        format("Batch {} was chosen: {:.4g} samples a second, {:.0f} % of the largest "
+        format("Batch {} was chosen: {} samples a second, {:.0f} % of the largest "
                "throughput measured.",
-               *curve.chosen, chosen, 100 * chosen / best));
+               *curve.chosen, speed_text(chosen), 100 * chosen / best));
   } else if (curve.chosen) {
     out.push_back(format("Batch {} was chosen.", *curve.chosen));
   }

@@ -61,7 +61,7 @@ Scale::Scale(const Axis& axis, Extent e, bool from_zero, int ticks) : log_(axis.
     const double base = axis.powers_of_two ? 2 : 10;
     // Logarithms are subtracted: the quotient may overflow.
     const double span = (std::log(high_) - std::log(low_)) / std::log(base);
-    const int stride = std::max(1, int(std::ceil(span / ticks)));
+    const int stride = std::max(1, int(std::ceil(span / ticks - 1e-9)));
     const bool between = base == 10 && span <= 2.5;
     const double first = std::floor(std::log(low_) / std::log(base));
     for (double p = first; p <= first + span + 2; p += stride) {
