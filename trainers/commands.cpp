@@ -33,7 +33,11 @@ ExitCode run_train(const Arguments& a) {
 
 ExitCode run_command(const Arguments& a) {
   static const std::map<std::string, ExitCode (*)(const Arguments&)> commands = {
-      {"train", run_train},
+      {"train", run_train},     {"sweep", run_sweep},     {"plan", run_plan},
+      {"profile", run_profile}, {"diagnose", run_diagnose}, {"bench", run_bench_loader},
+      {"eval", run_eval},       {"export", run_export},   {"check", run_check},
+      {"config", run_config},   {"runs", run_runs},       {"compare", run_compare},
+      {"report", run_report},   {"info", run_info},       {"replay", run_replay},
   };
   return commands.at(a.command)(a);
 }
