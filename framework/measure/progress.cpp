@@ -408,11 +408,11 @@ ProgressLine::~ProgressLine() {
 }
 
 void ProgressLine::update(const Progress& progress) {
-  const double time = state_->now();
   std::string plain;
   {
     const std::lock_guard lock(lock_of_terminal());
     State& s = *state_;
+    const double time = s.now();
     s.latest = progress;
     s.current = false;
     if (!s.is_due(time, progress.share)) {
@@ -432,9 +432,8 @@ void ProgressLine::update(const Progress& progress) {
 }
 
 bool ProgressLine::due() const {
-  const double time = state_->now();
   const std::lock_guard lock(lock_of_terminal());
-  return state_->is_due(time, 1e9);
+  return state_->is_due(state_->now(), 1e9);
 }
 
 void ProgressLine::finish() {
