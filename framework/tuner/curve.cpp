@@ -200,7 +200,7 @@ StepFit fit_step_time(const std::vector<CurvePoint>& points) {
       miss += std::abs(fit_hinge(seen).seconds(next.batch) / next.seconds - 1);
       miss_curved += std::abs(fit_line(seen, 2).seconds(next.batch) / next.seconds - 1);
     }
-    if (miss > 0.04 && miss_curved < 0.5 * miss) {
+    if (miss > 0.02 && miss_curved < 0.5 * miss) {
       fit = fit_line(points, 2);
     }
   }

@@ -41,8 +41,7 @@ void append_number(std::string& out, double value) {
     return;
   }
   std::array<char, 32> buffer{};
-  out.append(buffer.data(),
-             std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr);
+  out.append(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr);
 }
 
 void append_value(std::string& out, const Record::Value& value) {

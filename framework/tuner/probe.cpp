@@ -16,6 +16,7 @@ constexpr double kLongStep = 0.5;      // a window is one step where it takes th
 constexpr double kMeterSeconds = 0.3;  // least time over which a bandwidth meter says anything
 constexpr int kFirstWindows = 3;       // at the first batch, to learn the noise
 constexpr int kWindows = 2;            // at the others, before the first decision
+constexpr double kSlowStep = 0.1;      // one window is enough to begin with where steps are long
 constexpr int kMostClimbWindows = 8;   // to decide whether to go on up
 constexpr int kMostRejected = 8;       // windows in a row in which the clock moved
 constexpr double kClockMoved = 0.02;
@@ -181,7 +182,9 @@ double Probe::step_guess(i64 batch) const {
       step = visit.warm.back();
     }
     if (step > 0) {
-      guess = step * std::max(1.0, double(batch) / double(known));
+      // While launches fill the step, it does not grow with the batch.
+      const double growing = 1 - std::clamp(visit.launch.value_or(0), 0.0, 0.8);
+      guess = step * (1 + growing * std::max(0.0, double(batch) / double(known) - 1));
     }
   }
   return guess;
@@ -200,7 +203,7 @@ bool Probe::go_to(i64 batch, std::string why) {
   if (!visits_.empty() && !affordable(batch, first ? 3 + kWindowSteps : 1 + kWindowSteps)) {
     return false;
   }
-  if (first && fit_.points >= 3) {
+  if (first && fit_.points >= 2) {
     predictions_[batch] = fit_.rate(double(batch));
   }
   Visit& visit = visits_[batch];
@@ -440,6 +443,18 @@ void Probe::climb() {
     ask_next();
     return true;
   };
+  // Few windows that contradict each other or what was expected: one may be an accident.
+  if (visit.rates.size() < 3) {
+    const auto [low, high] = std::minmax_element(visit.rates.begin(), visit.rates.end());
+    const auto expected = predictions_.find(batch);
+    const double scatter = std::max(kAgree, 3 * noise());
+    const bool odd =
+        *high > *low * (1 + scatter) ||
+        (expected != predictions_.end() && std::abs(now.rate / expected->second - 1) > scatter);
+    if (odd && more_windows("the windows disagree with each other or with the prediction")) {
+      return;
+    }
+  }
   // A share of memory traffic that falls while the batch rises, and throughput with it.
   if (count >= 2) {
     const i64 below = climbed_[count - 2];
@@ -471,8 +486,11 @@ void Probe::climb() {
       const double ahead = bound_rate(2 * batch);
       if (options_.use_bandwidth && here_bound > 0 && ahead > 0) {
         const double moved = (now.rate / here_bound) / (before / bound_rate(below)) - 1;
-        if (std::abs(moved) < kWorthDoubling * doublings &&
+        // What lies beyond is read off the fit; without one, it must be little.
+        const bool known = use_fit() || bound_rate(top()) < (1 + kWorthDoubling) * here_bound;
+        if (known && std::abs(moved) < kWorthDoubling * doublings &&
             ahead < (1 + kWorthDoubling) * here_bound) {
+          by_bandwidth_ = true;
           start_settling("saturated");
           return;
         }
@@ -507,9 +525,14 @@ void Probe::climb() {
       const bool steep = here_bound > 0 && bound_rate(2 * batch) > kSteepBound * here_bound;
       next += launches || steep ? 1 : 0;
     }
+    // A curve that is known while the budget runs out: straight on.
+    if (next == at_ + 1 && next + 1 < grid_.size() && use_fit() && 4 * used_ > budget() &&
+        fit_.elasticity(double(grid_[next])) > 0.2) {
+      ++next;
+    }
   }
   log_decision("climb", "up", grid_[next]);
-  windows_wanted_ = kWindows;
+  windows_wanted_ = step_guess(grid_[next]) > kSlowStep ? 1 : kWindows;
   if (!go_to(grid_[next], "throughput still rises")) {
     mark("budget");
     start_settling("budget");
@@ -531,7 +554,7 @@ void Probe::start_settling(std::string ended_by) {
 void Probe::meter() {
   phase_ = Phase::kMeter;
   if (options_.dram_meter) {
-    for (const i64 batch : {answer(), best_measured()}) {
+    for (const i64 batch : {answer(reference()), best_measured()}) {
       const auto found = visits_.find(batch);
       if (found == visits_.end() || found->second.metered) {
         continue;

@@ -194,14 +194,14 @@ class Probe {
   double bound_rate(i64 batch) const;
   std::optional<BatchPlan> plan_of(i64 batch) const;
   void check_bound(i64 batch);
-  Estimate reference() const;
+  Estimate reference(bool measured_only = false) const;
   i64 top() const;  // largest batch that may be the answer
   i64 best_measured() const;
   i64 needed_batch(double rate) const;
   i64 friendly(i64 batch) const;
   bool use_fit() const;
   Answer good_enough(i64 batch, const Estimate& best) const;
-  i64 answer() const;
+  i64 answer(const Estimate& best) const;
   std::optional<i64> wanted_batch(const Estimate& best) const;
   // Telling (probe_result.cpp).
   void mark(const std::string& text);
@@ -230,6 +230,7 @@ class Probe {
   int steps_ = 0;
   int refinements_ = 0;
   int turns_ = 0;
+  bool by_bandwidth_ = false;  // the bound, not a flat curve, ended the climb
   double used_ = 0;
   double first_rate_ = 0;
   int failed_ = 0;

@@ -100,7 +100,7 @@ void Probe::log_start() {
 void Probe::build_result() {
   ProbeResult& r = result_;
   const Estimate best = reference();
-  r.knee = answer();
+  r.knee = answer(best);
   r.best_batch = best_measured();
   r.best_rate = best.rate;
   if (r.best_batch == 0) {  // nothing but warm-up: it is all there is

@@ -16,7 +16,9 @@ constexpr int kRefineWindows = 3;
 constexpr int kMostRefinements = 4;
 constexpr int kMostTurns = 40;
 constexpr double kPredicted = 0.10;  // a doubling missed by more: measured points only
-constexpr double kFits = 0.05;       // root mean square error of a fit that may be used
+constexpr double kFellShort = 0.03;
+constexpr double kFits = 0.05;    // root mean square error of a fit that may be used
+constexpr double kFitReach = 32;  // batches down to the largest / this are fitted
 constexpr double kFriendlyReach = 1.25;
 constexpr double kInside = 0.7;  // of the tolerance is used inside: half of the runs land below
 
@@ -89,7 +91,14 @@ void Probe::refit(i64 measured) {
     trusted_ = false;
     return;
   }
-  fit_ = fit_step_time(points);
+  // The upper octaves hold the knee: far below them other limits rule.
+  std::vector<CurvePoint> upper;
+  for (const CurvePoint& point : points) {
+    if (point.batch * kFitReach >= points.back().batch) {
+      upper.push_back(point);
+    }
+  }
+  fit_ = fit_step_time(upper.size() >= 3 ? upper : points);
   const auto found = predictions_.find(measured);
   if (found != predictions_.end() && visits_[measured].rates.size() == 1) {
     Record record("probe.prediction");
@@ -97,13 +106,13 @@ void Probe::refit(i64 measured) {
     record.set("rate", rounded(visits_[measured].rates.front()));
     records_.push_back(std::move(record));
   }
-  // Early predictions may miss a floor that later points show: the upper two octaves count.
+  // Early predictions may miss a floor that later points show: the upper octave counts.
   double worst = 0;
   int judged = 0;
   const i64 most = predictions_.empty() ? 0 : predictions_.rbegin()->first;
   for (const auto& [batch, rate] : predictions_) {
     const auto visit = visits_.find(batch);
-    if (4 * batch >= most && visit != visits_.end() && !visit->second.rates.empty()) {
+    if (2 * batch >= most && visit != visits_.end() && !visit->second.rates.empty()) {
       worst = std::max(worst, std::abs(estimate(batch).rate / rate - 1));
       ++judged;
     }
@@ -193,7 +202,7 @@ bool Probe::use_fit() const {
 // What a share is taken of: the maximum of the fitted curve over the batches that may be used where
 // the curve is known, otherwise of the measured points after pooling. Never a raw maximum, which is
 // a lucky draw.
-Probe::Estimate Probe::reference() const {
+Probe::Estimate Probe::reference(bool measured_only) const {
   const std::vector<CurvePoint> points = curve_points();
   if (points.empty()) {
     return {};
@@ -208,10 +217,19 @@ Probe::Estimate Probe::reference() const {
     }
   }
   const Estimate measured{.rate = most, .error = most / std::sqrt(precision)};
-  if (!use_fit()) {
+  if (measured_only || !use_fit()) {
     return measured;
   }
   double peak = double(top());
+  // A largest batch that fell short of its prediction: the curve bends, nothing is read off it
+  // beyond what was measured.
+  const auto last = predictions_.find(i64(points.back().batch));
+  if (last != predictions_.end()) {
+    const Estimate now = estimate(last->first);
+    if (now.rate + kDeviations * now.error < (1 - kFellShort) * last->second) {
+      peak = points.back().batch;
+    }
+  }
   if (fit_.q > 0) {
     peak = std::clamp(std::sqrt(fit_.a / fit_.q), double(grid_.front()), peak);
   }
@@ -220,7 +238,7 @@ Probe::Estimate Probe::reference() const {
     rate = std::min(rate, bound);
   }
   // Where the curve is not quite of that form, the points near the top speak for themselves.
-  const bool beyond = peak > 1.5 * points.back().batch;
+  const bool beyond = peak > 1.1 * points.back().batch;
   if (!beyond && std::abs(rate / most - 1) > 0.02) {
     return measured;
   }
@@ -280,8 +298,7 @@ Answer Probe::good_enough(i64 batch, const Estimate& best) const {
   return Answer::kUnknown;
 }
 
-i64 Probe::answer() const {
-  const Estimate best = reference();
+i64 Probe::answer(const Estimate& best) const {
   const double middle = options_.knee_share + 0.5 * (1 - kInside) * (1 - options_.knee_share);
   i64 fallback = 0;
   double highest = -1;
@@ -328,8 +345,15 @@ std::optional<i64> Probe::wanted_batch(const Estimate& best) const {
     if (!known && (good == 0 || 6 * wanted <= 5 * good)) {
       return wanted;
     }
-    if (good > 0) {
-      return std::nullopt;
+  }
+  // A peak between two measured batches: look beside the best one.
+  const i64 peak = best_measured();
+  const auto after = visits_.upper_bound(peak);
+  if (after != visits_.end() && !after->second.rates.empty() && 10 * after->first > 18 * peak &&
+      estimate(after->first).rate < 0.98 * estimate(peak).rate) {
+    const i64 beside = friendly(i64(std::sqrt(double(peak) * double(after->first))));
+    if (beside > peak && beside < after->first) {
+      return beside;
     }
   }
   if (good == 0 || below == 0 || 10 * good < 18 * below) {
@@ -351,6 +375,20 @@ std::optional<i64> Probe::wanted_batch(const Estimate& best) const {
 
 // Above the knee: refine, then add windows where the answer is open.
 void Probe::settle() {
+  if (by_bandwidth_ && !use_fit() && at_ + 1 < grid_.size() &&
+      visits_.rbegin()->first < grid_[at_ + 1]) {
+    // The fit that told what lies beyond did not hold: see for ourselves.
+    by_bandwidth_ = false;
+    log_decision("settle", "up", grid_[at_ + 1]);
+    windows_wanted_ = kRefineWindows;
+    if (go_to(grid_[at_ + 1], "the fit did not hold")) {
+      ++at_;
+      ended_by_.clear();
+      phase_ = Phase::kClimb;
+      return;
+    }
+    mark("budget");
+  }
   const Estimate best = reference();
   if (const std::optional<i64> wanted = wanted_batch(best)) {
     ++refinements_;
@@ -362,6 +400,15 @@ void Probe::settle() {
       return;
     }
     mark("budget");
+    // As far towards it as the budget goes.
+    const i64 most = visits_.rbegin()->first;
+    for (i64 nearer = on_grid(*wanted * 3 / 4); 3 * nearer > 4 * most;
+         nearer = on_grid(nearer * 3 / 4)) {
+      windows_wanted_ = 1;
+      if (go_to(nearer, "as far towards the knee as the budget goes")) {
+        return;
+      }
+    }
     meter();
     return;
   }
@@ -374,6 +421,19 @@ void Probe::settle() {
     if (good == Answer::kUnknown) {
       open = batch;
       break;
+    }
+  }
+  if (open == 0 && use_fit() && refinements_ < kMostRefinements && !options_.exhaustive) {
+    // Would the answer be much smaller if nothing lay beyond what was measured? Then look.
+    const i64 far = std::min(top(), 2 * answer(best));
+    if (10 * far > 15 * visits_.rbegin()->first &&
+        10 * answer(best) > 15 * answer(reference(true))) {
+      ++refinements_;
+      log_decision("settle", "beyond", far);
+      windows_wanted_ = kRefineWindows;
+      if (go_to(far, "what the fit says of larger batches decides the answer")) {
+        return;
+      }
     }
   }
   if (open == 0 || turns_ >= kMostTurns || options_.exhaustive) {

@@ -61,8 +61,8 @@ class TfData : public LoaderController {
     while (decode / workers + fetch / reads > target) {
       const double by_worker = decode / workers - decode / (workers + 1);
       const double by_read = fetch / reads - fetch / (reads + 1);
-      const bool worker = by_worker >= by_read ? workers < cell_.machine.cores
-                                               : reads >= cell_.machine.cores;
+      const bool worker =
+          by_worker >= by_read ? workers < cell_.machine.cores : reads >= cell_.machine.cores;
       if (worker && workers < cell_.machine.cores) {
         ++workers;
       } else if (reads < cell_.machine.cores && fetch > 0) {
@@ -136,23 +136,21 @@ ControllerFactory make() {
 std::vector<NamedController> loader_baselines() {
   std::vector<NamedController> baselines;
   baselines.push_back({"static max", [](const LoaderCell& cell) {
-                         return std::make_unique<Fixed>(tuner::Settings{
-                             .batch = cell.batch,
-                             .workers = cell.machine.cores,
-                             .depth = depth_within_ring(cell, 12),
-                             .io = cell.machine.cores});
+                         return std::make_unique<Fixed>(
+                             tuner::Settings{.batch = cell.batch,
+                                             .workers = cell.machine.cores,
+                                             .depth = depth_within_ring(cell, 12),
+                                             .io = cell.machine.cores});
                        }});
   baselines.push_back({"PyTorch default", [](const LoaderCell& cell) {
                          return std::make_unique<Fixed>(tuner::Settings{
                              .batch = cell.batch, .workers = 0, .depth = 1, .io = 1});
                        }});
-  baselines.push_back({"static 4 x 2", [](const LoaderCell& cell) {
-                         return std::make_unique<Fixed>(tuner::Settings{
-                             .batch = cell.batch,
-                             .workers = 4,
-                             .depth = depth_within_ring(cell, 2),
-                             .io = 4});
-                       }});
+  baselines.push_back(
+      {"static 4 x 2", [](const LoaderCell& cell) {
+         return std::make_unique<Fixed>(tuner::Settings{
+             .batch = cell.batch, .workers = 4, .depth = depth_within_ring(cell, 2), .io = 4});
+       }});
   baselines.push_back({"tf.data hill climb", make<TfData>()});
   baselines.push_back({"Cachew 7 %", make<Cachew>()});
   return baselines;

@@ -21,8 +21,7 @@ class Penstock : public LoaderController {
 
 }  // namespace
 
-LoaderScore run_loader(const LoaderCell& cell, LoaderController& controller,
-                       const LoaderRun& run) {
+LoaderScore run_loader(const LoaderCell& cell, LoaderController& controller, const LoaderRun& run) {
   LoaderScore score;
   tuner::Settings settings = controller.start();
   LoaderSimulation simulation(cell.machine, settings, run.seed);

@@ -24,11 +24,11 @@ class LoaderController {
 
 // What a run of a controller came to.
 struct LoaderScore {
-  double rate = 0;        // samples per second over the tail
-  double cores = 0;       // mean workers over the tail
-  double slots = 0;       // mean ring slots allowed over the tail, in batches
-  int late_changes = 0;   // changes of settings inside the tail
-  int last_change = -1;   // interval of the last change
+  double rate = 0;       // samples per second over the tail
+  double cores = 0;      // mean workers over the tail
+  double slots = 0;      // mean ring slots allowed over the tail, in batches
+  int late_changes = 0;  // changes of settings inside the tail
+  int last_change = -1;  // interval of the last change
   int changes = 0;
 };
 
@@ -49,8 +49,7 @@ struct LoaderOracle {
 };
 LoaderOracle loader_oracle(const LoaderCell& cell, std::uint64_t seed);
 
-using ControllerFactory =
-    std::function<std::unique_ptr<LoaderController>(const LoaderCell& cell)>;
+using ControllerFactory = std::function<std::unique_ptr<LoaderController>(const LoaderCell& cell)>;
 // Ours, from W = 2, D = 2, one read in flight.
 std::unique_ptr<LoaderController> penstock_controller(const LoaderCell& cell);
 // The same with options changed by the caller.

@@ -31,7 +31,8 @@ std::size_t table_index(std::uint64_t seed, std::int64_t sample) {
 LoaderSimulation::LoaderSimulation(const LoaderMachine& machine, const tuner::Settings& settings,
                                    std::uint64_t seed)
     : machine_(machine), settings_(settings), random_(seed), seed_(seed) {
-  const auto ring = std::int64_t(std::bit_ceil(std::uint64_t(std::max<i64>(2, machine.ring_slots))));
+  const auto ring =
+      std::int64_t(std::bit_ceil(std::uint64_t(std::max<i64>(2, machine.ring_slots))));
   mask_ = ring - 1;
   done_.assign(std::size_t(ring), 0);
   fill_work_table();
@@ -78,9 +79,8 @@ void LoaderSimulation::refresh_rates() {
       run_share_[computing][std::size_t(busy)] = 1 / crowding;
       worker_rate_[computing][std::size_t(busy)] = 1 / (crowding * interference);
       if (computing != 0) {
-        const double slow = machine_.compute_threads == 0
-                                ? 1.0
-                                : std::pow(crowding, 1 + machine_.lockstep);
+        const double slow =
+            machine_.compute_threads == 0 ? 1.0 : std::pow(crowding, 1 + machine_.lockstep);
         step_rate_[std::size_t(busy)] = 1 / (slow * (1 + machine_.bandwidth_drag * busy));
       }
     }
@@ -166,8 +166,7 @@ void LoaderSimulation::advance(double seconds) {
   busy_ += seconds * double(busy);
   run_delay_ += seconds * double(busy) * (1 - run_share_[computing][busy]);
   if (!fetching_.empty()) {
-    const double share =
-        std::min(1.0, double(machine_.fetch_parallel) / double(fetching_.size()));
+    const double share = std::min(1.0, double(machine_.fetch_parallel) / double(fetching_.size()));
     reader_clock_ += seconds * share;
     reading_ += seconds * double(fetching_.size());
   }
@@ -194,8 +193,7 @@ bool LoaderSimulation::next_event() {
     kind = 1;
   }
   if (!fetching_.empty()) {
-    const double share =
-        std::min(1.0, double(machine_.fetch_parallel) / double(fetching_.size()));
+    const double share = std::min(1.0, double(machine_.fetch_parallel) / double(fetching_.size()));
     const double until = (fetching_.front().due - reader_clock_) / share;
     if (until < wait) {
       wait = until;

@@ -38,8 +38,8 @@ struct LoaderMachine {
   int fetch_parallel = 64;
   // The host.
   int cores = 16;
-  int compute_threads = 0;  // threads of the step that share the cores (0: it runs on a GPU)
-  double lockstep = 0;      // extra exponent with which oversubscription slows the step
+  int compute_threads = 0;    // threads of the step that share the cores (0: it runs on a GPU)
+  double lockstep = 0;        // extra exponent with which oversubscription slows the step
   double bandwidth_drag = 0;  // slow-down of the step per busy worker
   double contention = 0;      // sigma of the universal scalability law, over busy workers
   double coherence = 0;       // kappa of it
@@ -111,17 +111,17 @@ class LoaderSimulation {
   std::vector<double> step_rate_;       // by busy workers
 
   double now_ = 0;
-  double worker_clock_ = 0;  // progress of every busy worker, in work seconds
-  double reader_clock_ = 0;  // progress of every busy reader
+  double worker_clock_ = 0;      // progress of every busy worker, in work seconds
+  double reader_clock_ = 0;      // progress of every busy reader
   std::vector<Event> decoding_;  // heaps by due
   std::vector<Event> fetching_;
   std::vector<std::int64_t> waiting_;  // heap of samples that a worker may start
   std::vector<char> done_;             // ring of flags by sample & mask
   std::int64_t mask_ = 0;
-  std::int64_t position_ = 0;       // samples handed over
-  std::int64_t freed_ = 0;          // samples whose slots are free again
-  std::int64_t admitted_ = 0;       // samples that own a slot or did
-  std::int64_t ready_ = 0;          // contiguous samples that are decoded
+  std::int64_t position_ = 0;  // samples handed over
+  std::int64_t freed_ = 0;     // samples whose slots are free again
+  std::int64_t admitted_ = 0;  // samples that own a slot or did
+  std::int64_t ready_ = 0;     // contiguous samples that are decoded
   std::int64_t slots_high_ = 0;
   bool computing_ = false;
   double step_left_ = 0;

@@ -60,9 +60,13 @@ std::vector<LoaderCell> loader_panel() {
     machine.coherence = 0.012;
     add({.name = "bandwidth knee", .machine = machine});
   }
-  add({.name = "decode twice as dear", .machine = base(4), .change_at = 40,
+  add({.name = "decode twice as dear",
+       .machine = base(4),
+       .change_at = 40,
        .change = [](LoaderMachine& machine) { machine.work_seconds *= 2; }});
-  add({.name = "step twice as fast", .machine = base(4), .change_at = 40,
+  add({.name = "step twice as fast",
+       .machine = base(4),
+       .change_at = 40,
        .change = [](LoaderMachine& machine) {
          machine.step_fixed /= 2;
          machine.step_per_sample /= 2;
@@ -88,21 +92,31 @@ std::vector<LoaderCell> loader_panel() {
     add({.name = "evaluation every 50 steps", .machine = machine, .held_out = true});
   }
   add({.name = "heavy tail, CV 6", .machine = with_work(5, Work::kLognormal, 6), .held_out = true});
-  add({.name = "shared cores, 12 of 16", .machine = with_shared_cores(6, 12), .held_out = true,
+  add({.name = "shared cores, 12 of 16",
+       .machine = with_shared_cores(6, 12),
+       .held_out = true,
        .shared_cores = true});
-  add({.name = "a neighbour takes 8 cores", .machine = base(10), .change_at = 40,
-       .change = [](LoaderMachine& machine) { machine.cores = 8; }, .held_out = true});
+  add({.name = "a neighbour takes 8 cores",
+       .machine = base(10),
+       .change_at = 40,
+       .change = [](LoaderMachine& machine) { machine.cores = 8; },
+       .held_out = true});
   {
     LoaderMachine machine = with_work(6, Work::kLognormal, 1);
     machine.ring_slots = 96;
     add({.name = "ring of 3 batches", .machine = machine, .held_out = true});
   }
-  add({.name = "disk 3 x slower", .machine = with_disk(3, 6, 40), .change_at = 40,
-       .change = [](LoaderMachine& machine) { machine.fetch_seconds *= 3; }, .held_out = true});
+  add({.name = "disk 3 x slower",
+       .machine = with_disk(3, 6, 40),
+       .change_at = 40,
+       .change = [](LoaderMachine& machine) { machine.fetch_seconds *= 3; },
+       .held_out = true});
   {
     LoaderMachine machine = with_shared_cores(2, 15);
     machine.bandwidth_drag = 0.01;
-    add({.name = "CPU training, 15 of 16", .machine = machine, .held_out = true,
+    add({.name = "CPU training, 15 of 16",
+         .machine = machine,
+         .held_out = true,
          .shared_cores = true});
   }
   add({.name = "decoded in memory", .machine = base(0.02), .held_out = true});

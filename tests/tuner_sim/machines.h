@@ -16,7 +16,7 @@ struct LoaderCell {
   std::int64_t batch = 32;
   int change_at = -1;  // interval before which `change` happens
   std::function<void(LoaderMachine&)> change = nullptr;
-  bool held_out = false;    // not looked at while the rules were shaped
+  bool held_out = false;  // not looked at while the rules were shaped
   bool shared_cores = false;
 };
 

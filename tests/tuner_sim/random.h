@@ -41,6 +41,8 @@ class Random {
 };
 
 // The spread of a lognormal whose coefficient of variation is `cv`.
-inline double spread_of_cv(double cv) { return std::sqrt(std::log(1 + cv * cv)); }
+inline double spread_of_cv(double cv) {
+  return std::sqrt(std::log(1 + cv * cv));
+}
 
 }  // namespace penstock::tuner_sim
