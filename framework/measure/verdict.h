@@ -88,8 +88,8 @@ struct Remedy {
 };
 
 // How much faster the run would be if one part of its time vanished. Parts run beside each other: a
-// step that waits for its loader gains nothing from faster kernels, nor does one whose host launches
-// too slowly, and kernels cannot bring it below the time that the bus is busy.
+// step that waits for its loader gains nothing from faster kernels, nor does one whose host
+// launches too slowly, and kernels cannot bring it below the time that the bus is busy.
 struct Counterfactual {
   std::string part;
   double share = 0;  // of wall
