@@ -14,9 +14,11 @@ struct ConvMemory {
   dnnl::memory::dims stride, dilation, pad;  // dilation 0 is dense
 };
 
+// `first_layer`: few input channels, for which the library's first choice may not be the fastest.
 dnnl::convolution_forward::primitive_desc forward(const ConvMemory& m,
                                                   const dnnl::primitive_attr& attr,
-                                                  const dnnl::engine& engine);
+                                                  const dnnl::engine& engine,
+                                                  bool first_layer = false);
 dnnl::convolution_backward_data::primitive_desc backward_data(const ConvMemory& m,
                                                               const dnnl::primitive_attr& attr,
                                                               const dnnl::engine& engine);

@@ -277,17 +277,7 @@ void build(Problem& problem, const PenstockOnednnConv& c) {
     if (c.relu != 0) {
       append_relu(ops);
     }
-    auto pd = forward(m, attributes(ops), engine());
-    if (c.c / c.groups <= 4 && begins_with(pd.impl_info_str(), "brg")) {
-      // With so few channels the next implementation, made for first layers, is up to 2x faster.
-      auto next = forward(m, attributes(ops), engine());
-      while (next.next_impl()) {
-        if (begins_with(next.impl_info_str(), "jit")) {
-          pd = next;
-          break;
-        }
-      }
-    }
+    const auto pd = forward(m, attributes(ops), engine(), c.c / c.groups <= 4);
     const Md packed = pd.weights_desc();
     dnnl_memory_t w = b.at(Source::kB, plain);
     if (packed != plain) {
