@@ -72,7 +72,9 @@ void Snapshot::add_tensors(const std::string& name, std::span<const NamedTensor>
   }
   const Block& block = reserve(used_blocks_, bytes, on_gpu);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    tensors[i].tensor.store_host(block.data.get() + file.items[i].offset);
+    if (file.items[i].bytes > 0) {
+      tensors[i].tensor.store_host(block.data.get() + file.items[i].offset);
+    }
   }
   file.block = ++used_blocks_;
   files_.push_back(std::move(file));

@@ -38,6 +38,26 @@ void remove_quietly(const std::string& path) {
   }
 }
 
+// ".tmp-1200-<run>-<suffix>": the folder of a save of this run that never ended.
+bool is_unfinished(std::string_view name, const std::string& run) {
+  for (const std::string_view prefix : {kTemporary, kLeaving}) {
+    if (name.starts_with(prefix)) {
+      name.remove_prefix(prefix.size());
+      name.remove_prefix(std::min(name.size(), name.find('-')));
+      return name.starts_with("-" + run + "-");
+    }
+  }
+  return false;
+}
+
+// ".tmp-probe-<run>", or the file that was to become it.
+std::string probe_name(const std::string& run) {
+  return format("{}probe-{}", kTemporary, run);
+}
+bool is_probe(std::string_view name, const std::string& run) {
+  return name == probe_name(run) || name.starts_with("." + probe_name(run) + ".");
+}
+
 bool holds_only_its_own(const FoundCheckpoint& checkpoint) {
   const std::vector<std::string> names = list_folder(checkpoint.path);
   return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -66,7 +86,7 @@ CheckpointStore::CheckpointStore(Options options)
     sequence_ = scan.valid.back().manifest.sequence;
     previous_ = scan.valid.back().name;
   }
-  probe_folder(options_.folder, format("{}probe-{}", kTemporary, options_.run));
+  probe_folder(options_.folder, probe_name(options_.run));
 }
 
 CheckpointStore::~CheckpointStore() {
@@ -80,12 +100,10 @@ CheckpointStore::~CheckpointStore() {
 
 void CheckpointStore::clean() {
   for (const std::string& name : list_folder(options_.folder)) {
-    const bool unfinished = name.starts_with(kTemporary) || name.starts_with(kLeaving);
-    if (!unfinished || name.find("-" + options_.run) == std::string::npos) {
-      continue;
-    }
     const std::string path = options_.folder + "/" + name;
-    if (is_folder(path)) {
+    if (is_probe(name, options_.run)) {
+      ::unlink(path.c_str());
+    } else if (is_unfinished(name, options_.run) && is_folder(path)) {
       log::info("checkpoint: removing {}, left by an interrupted run", path);
       remove_quietly(path);
     }

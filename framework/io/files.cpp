@@ -24,6 +24,9 @@ namespace {
 // Small enough that hashing and writing a piece share the cache, large enough that calls are free.
 constexpr std::size_t kPiece = std::size_t{4} << 20;
 
+// Between the final name and the suffix of a file that is still being written.
+constexpr std::string_view kReplacing = ".penstock-";
+
 std::string describe(const FileError::Facts& facts) {
   std::string text = format("{} {}: {}", facts.operation, facts.path,
                             std::generic_category().message(facts.error));
@@ -119,7 +122,6 @@ std::string in_quotes(std::string_view name, std::size_t limit) {
 }
 
 // ---- descriptors
-// ---------------------------------------------------------------------------------
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   if (this != &other) {
@@ -146,7 +148,6 @@ int Descriptor::close() {
 }
 
 // ---- reading
-// -------------------------------------------------------------------------------------
 
 InputFile::InputFile(std::string path, Links links) : path_(std::move(path)) {
   const int nofollow = links == Links::kRefuse ? O_NOFOLLOW : 0;
@@ -214,7 +215,6 @@ std::uint64_t file_checksum(const std::string& path, Links links) {
 }
 
 // ---- writing
-// -------------------------------------------------------------------------------------
 
 OutputFile::OutputFile(std::string path, i64 expected)
     : path_(std::move(path)), expected_(expected) {
@@ -263,7 +263,8 @@ void OutputFile::finish() {
 
 ReplacedFile::ReplacedFile(const std::string& path, i64 expected)
     : path_(path),
-      out_(format("{}/.{}.{}", parent_of(path), path.substr(path.rfind('/') + 1), random_suffix()),
+      out_(format("{}/.{}{}{}", parent_of(path), path.substr(path.rfind('/') + 1), kReplacing,
+                  random_suffix()),
            expected) {}
 
 ReplacedFile::~ReplacedFile() {
@@ -286,8 +287,19 @@ void replace_file(const std::string& path, std::string_view contents) {
   file.commit();
 }
 
+void remove_unfinished(const std::string& folder) {
+  for (const std::string& name : list_folder(folder)) {
+    const std::size_t suffix = name.size() - std::min<std::size_t>(name.size(), 8);
+    const bool ours = name.starts_with('.') &&
+                      std::string_view(name).substr(0, suffix).ends_with(kReplacing) &&
+                      name.find_first_not_of("0123456789abcdef", suffix) == std::string::npos;
+    if (ours && !is_folder(folder + "/" + name)) {
+      ::unlink((folder + "/" + name).c_str());
+    }
+  }
+}
+
 // ---- folders
-// -------------------------------------------------------------------------------------
 
 bool make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0777) == 0) {
@@ -393,7 +405,6 @@ std::string random_suffix() {
 }
 
 // ---- file systems
-// --------------------------------------------------------------------------------
 
 std::optional<i64> free_bytes(const std::string& path) {
   struct statvfs status {};

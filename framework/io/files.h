@@ -130,6 +130,9 @@ class ReplacedFile {
   bool pending_ = false;  // the temporary is complete and has not got its name yet
 };
 void replace_file(const std::string& path, std::string_view contents);
+// Removes what replacements in `folder` left when their process was killed. For a folder that no
+// other process writes to.
+void remove_unfinished(const std::string& folder);
 
 // Makes one folder; its parent must exist. False when there was one already.
 bool make_folder(const std::string& path);

@@ -78,6 +78,7 @@ RunLock::RunLock(const std::string& folder) : path_(folder + kLockName) {
       ::pwrite(fd_.get(), line.data(), line.size(), 0) != ssize_t(line.size())) {
     log::debug("lock {}: the owner could not be noted", path_);
   }
+  remove_unfinished(folder);
 }
 
 std::string run_identity(const std::string& folder) {

@@ -8,6 +8,7 @@
 namespace penstock::io {
 
 // Holds <folder>/run.lock until it goes. The system drops it with the process, however that ends.
+// Removes what a killed owner had begun to write there.
 class RunLock {
  public:
   // Throws StorageError naming the owner's process id and host when another process holds it.

@@ -170,7 +170,6 @@ StoredType stored_type_of(DType dtype) {
 }
 
 // ---- reading
-// -------------------------------------------------------------------------------------
 
 SafetensorsFile::SafetensorsFile(const std::string& path, Links links) : file_(path, links) {
   SafetensorsHeader header = read_safetensors_header(file_);
@@ -242,7 +241,6 @@ Conversion SafetensorsFile::read(const SafetensorsEntry& entry, i64 begin, i64 c
 }
 
 // ---- writing
-// -------------------------------------------------------------------------------------
 
 SafetensorsWriter::SafetensorsWriter(OutputFile& out, std::span<const SafetensorsHeaderItem> items,
                                      const Metadata& metadata)

@@ -31,8 +31,12 @@ template <class... Args>
   throw DataError(format("safetensors {}: {}", path, format(text, args...)));
 }
 
+// Bytes of white space, digits or letters in a row, outside strings. Padding is far shorter.
+constexpr i64 kRunBytes = i64{1} << 20;
+
 // The header's bytes, read from the file in pieces. Guards what the parser would buffer without
-// limit: the length of a string; and what it takes for the end of the text: a NUL.
+// limit: the length of a string, of a number and of white space; and what it takes for the end of
+// the text: a NUL.
 class HeaderStream {
  public:
   HeaderStream(const InputFile& file, i64 bytes) : file_(file), left_(bytes) { fill(); }
@@ -60,7 +64,13 @@ class HeaderStream {
     }
     if (!in_string_) {
       in_string_ = c == '"';
-      length_ = 0;
+      const bool structure =
+          c == '"' || c == ',' || c == ':' || c == '{' || c == '}' || c == '[' || c == ']';
+      length_ = structure ? 0 : length_ + 1;
+      if (length_ > kRunBytes) {
+        refuse(file_.path(), "more than {} bytes of white space or of one number in the header",
+               kRunBytes);
+      }
       return;
     }
     if (escaped_) {
@@ -84,7 +94,7 @@ class HeaderStream {
   i64 left_ = 0;
   bool in_string_ = false;
   bool escaped_ = false;
-  i64 length_ = 0;
+  i64 length_ = 0;  // of the string, or of what stands between marks of structure
 };
 
 // What the parser wants: an input iterator. The end is the iterator without a stream.

@@ -157,8 +157,12 @@ void Watchdog::report(double silent, std::unique_lock<std::mutex>& lock) {
   // The loop may go on meanwhile; asking and writing take their time.
   lock.unlock();
   if (inspector) {
-    const std::vector<Activity> others = inspector();
-    activities.insert(activities.end(), others.begin(), others.end());
+    try {
+      const std::vector<Activity> others = inspector();
+      activities.insert(activities.end(), others.begin(), others.end());
+    } catch (const std::exception& e) {
+      log::warning("watchdog: the other threads could not be asked ({})", e.what());
+    }
   }
   std::string message =
       format("nothing has advanced for {} (limit {})", seconds_text(silent), seconds_text(limit));
