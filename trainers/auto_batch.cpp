@@ -124,12 +124,6 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
   po.remaining_samples = options.all ? 0 : total_samples(setup);
   po.hold = !options.all && c.auto_batch.policy == "hold";
   po.batch_norm = setup.batch_norm;
-  po.budget_share = options.all ? 1 : c.auto_batch.budget_share;
-  po.budget_seconds = options.budget_seconds > 0        ? options.budget_seconds
-                      : c.auto_batch.budget_seconds > 0 ? c.auto_batch.budget_seconds
-                      : options.all                     ? 600
-                      : setup.device.is_cuda()          ? 30
-                                                        : 60;
   po.dram_meter = setup.device.is_cuda();
   say("planning memory");
   const i64 most = std::min({setup.train->size(), po.ring_slots / 2,
@@ -160,6 +154,16 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
     largest = std::max(largest, b);
   }
   largest = std::min(largest, found.largest_fitting);
+  // A share of what the run will take, by the plan's least time; but a run of seconds still deserves an
+  // answer.
+  const double predicted = 2 * double(total_samples(setup)) / double(c.train.batch) *
+                           measure::step_seconds(found.cost, double(c.train.batch), roof);
+  const double longest = setup.device.is_cuda() ? 30 : 60;
+  po.budget_share = 1;
+  po.budget_seconds = options.budget_seconds > 0        ? options.budget_seconds
+                      : c.auto_batch.budget_seconds > 0 ? c.auto_batch.budget_seconds
+                      : options.all                     ? 600
+                                    : std::clamp(c.auto_batch.budget_share * predicted, 4.0, longest);
   tuner::Probe probe(po);
   std::unique_ptr<measure::BandwidthMeter> meter = make_meter(setup.device, &found.ceilings);
   meter->set_live(true);
@@ -169,6 +173,7 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
   {
     ProbeDriver driver(setup, largest);
     i64 last_batch = 0;
+    const double probe_begin = monotonic_seconds();
     while (!probe.done()) {
       if (options.stop && options.stop()) {
         throw StepStopped();
@@ -207,7 +212,7 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
           seen.dram_share = seen.ledger_share;
         }
       }
-      seen.seconds_used_total = monotonic_seconds() - begin - found.plan_seconds;
+      seen.seconds_used_total = monotonic_seconds() - probe_begin - found.plan_seconds;
       probe.tell(seen);
     }
   }

@@ -79,6 +79,12 @@ ExitCode run_info(const Arguments& a) {
   return ExitCode::kDone;
 }
 
-ExitCode run_replay(const Arguments& a) { throw Error(a.runs.front() + ": replay is not linked yet"); }
+ExitCode run_replay(const Arguments& a) {
+  const std::string& path = a.runs.front();
+  const std::string text = io::read_text(path, i64{256} << 20);
+  const tuner::ReplayResult result = tuner::replay(tuner::parse_log(text, path));
+  std::cout << tuner::to_string(result) << "\n";
+  return result.same ? ExitCode::kDone : ExitCode::kInternal;
+}
 
 }  // namespace penstock::trainers
