@@ -92,7 +92,7 @@ class Bert final : public Model {
     const Tensor where = ops::add(ops::slice(positions_.weight, 0, 0, time),
                                   ops::slice(types_.weight, 0, 0, 1));   // [T, C]
     Tensor x = ops::add(words_(batch.input), where);                     // [N, T, C]
-    x = dropout_(norm_(amp::cast(x, amp::compute_dtype())));
+    x = dropout_(norm_(amp::cast(x, stream_dtype(words_.weight))));
     for (const Layer& layer : layers_) {
       const Tensor lengths = batch.lengths;
       x = options().recompute_blocks

@@ -15,6 +15,8 @@ std::unique_ptr<Model> make_bert(const ModelOptions& options);
 std::unique_ptr<Model> make_vit(const ModelOptions& options);
 std::unique_ptr<Model> make_conv3d(const ModelOptions& options);
 
+// The dtype of activations beside `weight`: the mixed-precision scope's, or f64 for f64 weights.
+DType stream_dtype(const Tensor& weight);
 // Throws ConfigError unless layers, heads and width fit each other and the input is [T].
 void check_transformer(const ModelOptions& options);
 // Throws ConfigError unless the input is [H, W, C] (rank 3) or [D, H, W, C] (rank 4).

@@ -26,7 +26,7 @@ class Cnn final : public Model {
   }
 
   Tensor forward(const Batch& batch) override {
-    Tensor x = pixels(batch);                    // [N, H, W, C]
+    Tensor x = pixels(batch, conv1_.weight);                    // [N, H, W, C]
     x = ops::max_pool2d(bn1_(conv1_(x), true));  // [N, H/2, W/2, 32]
     x = ops::max_pool2d(bn2_(conv2_(x), true));  // [N, H/4, W/4, 64]
     x = ops::reshape(x, {x.dim(0), -1});

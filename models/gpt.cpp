@@ -101,7 +101,7 @@ class Gpt final : public Model {
     const i64 time = ids.dim(1);
     const Tensor positions = ops::slice(wpe_.weight, 0, 0, time);          // [T, C]
     Tensor x = dropout_(ops::add(wte_(ids), positions));                   // [N, T, C]
-    x = amp::cast(x, amp::compute_dtype());
+    x = amp::cast(x, stream_dtype(wte_.weight));
     Tensor norm;
     if (options().recompute_blocks) {
       for (const Block& block : blocks_) {

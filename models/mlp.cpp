@@ -24,7 +24,7 @@ class Mlp final : public Model {
   }
 
   Tensor forward(const Batch& batch) override {
-    Tensor x = pixels(batch);                             // [N, ...]
+    Tensor x = pixels(batch, layers_.front().weight);                             // [N, ...]
     x = ops::reshape(x, {x.dim(0), options().input.numel()});  // [N, D]
     for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
       x = dropouts_[i](layers_[i](x, ops::Activation::kRelu));

@@ -45,10 +45,14 @@ std::vector<io::NamedTensor> Model::public_tensors() {
   return all;
 }
 
-Tensor Model::pixels(const Batch& batch) const {
+Tensor Model::pixels(const Batch& batch, const Tensor& weight) const {
   return ops::image_input(batch.input, {.mean = options_.mean,
                                         .deviation = options_.deviation,
-                                        .dtype = amp::compute_dtype()});
+                                        .dtype = stream_dtype(weight)});
+}
+
+DType stream_dtype(const Tensor& weight) {
+  return weight.dtype() == DType::f64 ? DType::f64 : amp::compute_dtype();
 }
 
 const std::vector<std::string>& model_names() {

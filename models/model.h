@@ -58,8 +58,8 @@ class Model : public nn::Module {
   const ModelOptions& options() const { return options_; }
 
  protected:
-  // Images as the compute dtype wants them, normalised.
-  Tensor pixels(const Batch& batch) const;
+  // Images as the layer of `weight` wants them, normalised.
+  Tensor pixels(const Batch& batch, const Tensor& weight) const;
 
  private:
   ModelOptions options_;

@@ -103,7 +103,7 @@ class ResNet final : public Model {
   }
 
   Tensor forward(const Batch& batch) override {
-    Tensor x = bn1_(conv1_(pixels(batch)), true);
+    Tensor x = bn1_(conv1_(pixels(batch, conv1_.weight)), true);
     if (!small_stem_) {
       x = ops::max_pool2d(x, {.window = 3, .stride = 2, .pad = 1});
     }

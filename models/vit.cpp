@@ -69,7 +69,7 @@ class Vit final : public Model {
   }
 
   Tensor forward(const Batch& batch) override {
-    Tensor x = patch_embed_(pixels(batch));  // [N, H/p, W/p, C]
+    Tensor x = patch_embed_(pixels(batch, patch_embed_.weight));  // [N, H/p, W/p, C]
     const i64 n = x.dim(0);
     x = ops::reshape(x, {n, patches_, options().width});
     const Tensor cls = amp::cast(ops::expand(cls_token_, {n, 1, options().width}), x.dtype());

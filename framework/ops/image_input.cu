@@ -9,15 +9,17 @@ namespace {
 
 template <class In, class Out>
 struct Normalise {
+  using Real = compute_t<Out>;
+  static constexpr bool kCpuOnly = std::is_same_v<Out, double>;
   Out* y;
   const In* x;
   int channels;
-  float scale[4];
-  float shift[4];
+  Real scale[4];
+  Real shift[4];
   PENSTOCK_HD void operator()(i64 i) const {
     const int c = channels == 1 ? 0 : int(i % channels);
     const int k = c < 4 ? c : 3;
-    y[i] = kernels::store<Out>(float(x[i]) * scale[k] + shift[k]);
+    y[i] = kernels::store<Out>(Real(x[i]) * scale[k] + shift[k]);
   }
 };
 
@@ -39,15 +41,14 @@ Tensor image_input(const Tensor& x, const ImageInput& o) {
     for (std::size_t k = 0; k < 4; ++k) {
       check(o.deviation[k] > 0, "image_input: a deviation of {}; expected a positive one",
             o.deviation[k]);
-      f.scale[k] = (x.dtype() == DType::u8 ? 1.0F / 255.0F : 1.0F) / o.deviation[k];
-      f.shift[k] = -o.mean[k] / o.deviation[k];
+      using Real = compute_t<Out>;
+      f.scale[k] = (x.dtype() == DType::u8 ? Real(1) / Real(255) : Real(1)) / Real(o.deviation[k]);
+      f.shift[k] = -Real(o.mean[k]) / Real(o.deviation[k]);
     }
     kernels::for_each(x.device(), x.numel(), f);
   };
   visit_float(o.dtype, "image_input", [&]<class Out>() {
-    if constexpr (std::is_same_v<Out, double>) {
-      fail("image_input: f64 is not made; expected f32, f16 or bf16");
-    } else if (x.dtype() == DType::u8) {
+    if (x.dtype() == DType::u8) {
       launch.template operator()<std::uint8_t, Out>();
     } else {
       launch.template operator()<float, Out>();
