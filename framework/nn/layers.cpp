@@ -1,5 +1,6 @@
 #include "framework/nn/layers.h"
 
+#include "framework/autograd/amp.h"
 #include "framework/autograd/autograd.h"
 #include "framework/ops/pointwise.h"
 #include "framework/ops/shape_ops.h"
@@ -108,17 +109,21 @@ Tensor recompute(const std::function<Tensor(const Tensor&)>& block, const Tensor
     y = block(x.detached());
   }
   const Tensor input = x.detached();
-  return record("recompute", y, {x}, [block, input](Backward& b) {
+  const DType precision = amp::compute_dtype();
+  return record("recompute", y, {x}, [block, input, precision](Backward& b) {
     // The second run's graph ends in a node that only catches the gradient of the input.
     Tensor dx;
     Tensor again;
     {
       const WithGrad with_grad;
+      const amp::Scope scope(precision);
       const Tensor anchor = leaf(input, "recompute");
       const Tensor caught =
           record("recompute_input", input, {anchor}, [&dx](Backward& inner) { dx = inner.dy(); });
       again = block(caught);
-      backward(again, {.seed = b.dy(), .accumulate = b.accumulates()});
+      // A pass of its own must not start the sinks anew: a weight may have been used before, by
+      // another block or outside. Which ones hold nothing yet, begin_step() has said.
+      backward(again, {.seed = b.dy(), .accumulate = true});
     }
     if (b.wants(0)) {
       b.set(0, dx);
