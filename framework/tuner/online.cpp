@@ -16,6 +16,8 @@ constexpr double kCalmStall = 0.005;     // below: nobody waits for data
 constexpr double kSteadyError = 0.01;    // relative error of the rate that is good enough to act
 constexpr int kEnough = 4;               // intervals that are good enough whatever the noise
 constexpr int kMostToVerify = 6;         // intervals after which an open trial is decided
+constexpr double kDoubtUp = 0.02;        // gain that noise may feign in a step up
+constexpr double kDoubtDown = 0.01;      // loss that noise may feign in a step down
 constexpr double kCrowded = 0.05;        // run delay above: workers slow the step
 constexpr double kUrgentStall = 0.25;    // act on one interval
 constexpr double kPoorScaling = 0.25;    // efficiency of a step up that marks the knee
@@ -304,7 +306,16 @@ Action OnlineTuner::verify() {
   if (!decided(now, gain, error)) {
     return {};
   }
-  return gain >= trial_->proposal.needed_gain ? keep(now, gain, error) : revert(now, gain, error);
+  // Among equals the fewest cores: a step down that is not clearly worse has the benefit of doubt,
+  // a step up that gives little of what it promised has not.
+  double needed = trial_->proposal.needed_gain;
+  const bool poor = gain < kPoorScaling * trial_->proposal.predicted_gain;
+  if (trial_->proposal.up && poor) {
+    needed += std::min(error, kDoubtUp);
+  } else if (!trial_->proposal.up && trial_->proposal.knob != Knob::kBatch) {
+    needed -= std::min(error, kDoubtDown);
+  }
+  return gain >= needed ? keep(now, gain, error) : revert(now, gain, error);
 }
 
 namespace {
@@ -347,7 +358,9 @@ Action OnlineTuner::keep(const Summary& now, double gain, double error) {
   const int to = value_of(settings_, knob);
   if (trial.proposal.up) {
     known.up_failures = 0;
-    known.floor = std::max(known.floor, from + 1);
+    if (gain > 1.64 * error) {
+      known.floor = std::max(known.floor, from + 1);
+    }
     if (knob == Knob::kWorkers) {
       judge_scaling(trial, now);
     }
@@ -405,7 +418,10 @@ Action OnlineTuner::revert(const Summary& now, double gain, double error) {
   const int to = value_of(trial.proposal.to, knob);
   known.look_far = false;
   if (trial.proposal.speculative) {
-    (trial.proposal.up ? known.looked_up : known.looked_down) = true;
+    // Noise may have spoken: without certainty a second look is allowed.
+    bool& looked = trial.proposal.up ? known.looked_up : known.looked_down;
+    int& failures = trial.proposal.up ? known.looks_up_failed : known.looks_down_failed;
+    looked = sure || ++failures >= 2;
   } else if (trial.proposal.up) {
     ++known.up_failures;
     // Half the step next time while more is clearly worse; a second flat answer ends the search.
@@ -471,8 +487,10 @@ Action OnlineTuner::propose() {
     if (!proposal || proposal->to == settings_) {
       continue;
     }
-    if (proposal->knob == Knob::kWorkers && !spend_trial()) {
-      continue;
+    if (proposal->knob == Knob::kWorkers) {
+      Memory& known = memory(Knob::kWorkers);
+      known.first_value = known.trials == 0 ? settings_.workers : known.first_value;
+      ++known.trials;
     }
     ++tallies_[std::size_t(proposal->knob)].proposed;
     Record record("online.proposal");
@@ -503,17 +521,13 @@ Action OnlineTuner::propose() {
 
 // The search over workers is a search over octaves: where nothing is noisy, ceil(log2(cap / W)) + 3
 // trials settle it. Noise may spend more; the doubling cooldown bounds those.
-bool OnlineTuner::spend_trial() {
-  Memory& known = memory(Knob::kWorkers);
-  if (known.trials == 0) {
-    const double octaves = std::log2(double(worker_cap()) / std::max(1, settings_.workers));
-    known.most_trials = int(std::ceil(std::max(0.0, octaves))) + 3;
+bool OnlineTuner::may_try_workers() const {
+  const Memory& known = memory(Knob::kWorkers);
+  if (known.trials == 0 || rate_noise_.sigma() >= kSteadyError) {
+    return true;
   }
-  if (known.trials >= known.most_trials && rate_noise_.sigma() < kSteadyError) {
-    return false;
-  }
-  ++known.trials;
-  return true;
+  const double octaves = std::log2(double(worker_cap()) / std::max(1, known.first_value));
+  return known.trials < int(std::ceil(std::max(0.0, octaves))) + 3;
 }
 
 Action OnlineTuner::limit_batch(i64 largest) {

@@ -144,12 +144,14 @@ class OnlineTuner {
     int floor = 0;        // not below this
     int refine_from = 0;  // an accepted jump from here scaled badly: look between
     int trials = 0;
-    int most_trials = 0;
+    int first_value = 0;  // where the search began
     int up_failures = 0;
     int down_failures = 0;
     bool up_closed = false;
     bool down_closed = false;
     // Speculative steps that were tried and not kept; look_far: one was kept, the next is longer.
+    int looks_down_failed = 0;
+    int looks_up_failed = 0;
     bool looked_down = false;
     bool looked_up = false;
     bool look_far = false;
@@ -173,7 +175,7 @@ class OnlineTuner {
   void judge_scaling(const Trial& trial, const Summary& now);
   Action revert(const Summary& now, double gain, double error);
   Action propose();
-  bool spend_trial();
+  bool may_try_workers() const;
   void apply(const Settings& settings);
   void log_interval(const Interval& interval, const char* use);
   void log_start();

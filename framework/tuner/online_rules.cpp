@@ -93,7 +93,7 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::more_supply(const Summary& now
 std::optional<OnlineTuner::Proposal> OnlineTuner::more_workers(const Summary& now,
                                                                int wanted) const {
   const Memory& known = memory(Knob::kWorkers);
-  if (pinned(Knob::kWorkers) || known.up_closed) {
+  if (pinned(Knob::kWorkers) || known.up_closed || !may_try_workers()) {
     return std::nullopt;
   }
   const int here = settings_.workers;
@@ -167,7 +167,7 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::more_depth(const Summary& now)
 // An accepted jump that scaled badly: the best number may lie between.
 std::optional<OnlineTuner::Proposal> OnlineTuner::refine_workers(const Summary& now) const {
   const Memory& known = memory(Knob::kWorkers);
-  if (pinned(Knob::kWorkers) || known.refine_from == 0 ||
+  if (pinned(Knob::kWorkers) || !may_try_workers() || known.refine_from == 0 ||
       settings_.workers - known.refine_from < 2) {
     return std::nullopt;
   }
@@ -188,8 +188,8 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::refine_workers(const Summary& 
 std::optional<OnlineTuner::Proposal> OnlineTuner::fewer_workers(const Summary& now) const {
   const Memory& known = memory(Knob::kWorkers);
   const int here = settings_.workers;
-  if (pinned(Knob::kWorkers) || known.down_closed || here == 0 || calm_ < kCalm ||
-      now.count < kCalm) {
+  if (pinned(Knob::kWorkers) || !may_try_workers() || known.down_closed || here == 0 ||
+      calm_ < kCalm || now.count < kCalm) {
     return std::nullopt;
   }
   // Time spent waiting for a core goes when workers go.
@@ -221,7 +221,7 @@ std::optional<OnlineTuner::Proposal> OnlineTuner::fewer_workers(const Summary& n
 std::optional<OnlineTuner::Proposal> OnlineTuner::look_around(const Summary& now) const {
   const Memory& known = memory(Knob::kWorkers);
   const int here = settings_.workers;
-  if (pinned(Knob::kWorkers) || here == 0) {
+  if (pinned(Knob::kWorkers) || !may_try_workers() || here == 0) {
     return std::nullopt;
   }
   const bool starving = now.stall > kStall;
