@@ -313,12 +313,13 @@ ExitCode run_report(const Arguments& a) {
     measure::Curve curve;
     if (const io::Json* points = summary->at("auto_batch.points"); points != nullptr && points->items() != nullptr) {
       for (const io::Json& p : *points->items()) {
-        const auto batch = p.at("batch") != nullptr ? p.at("batch")->number() : std::nullopt;
-        const auto rate = p.at("samples_per_second") != nullptr ? p.at("samples_per_second")->number() : std::nullopt;
-        if (batch && rate && *batch >= 1 && *batch < 1e9) {
+        const io::Json* batch = p.at("batch");
+        const io::Json* rate = p.at("samples_per_second");
+        const double b = batch != nullptr ? batch->number().value_or(0) : 0;
+        if (rate != nullptr && rate->number() && b >= 1 && b < 1e9) {
           measure::CurvePoint point;
-          point.batch = i64(*batch);
-          point.samples_per_second = *rate;
+          point.batch = i64(b);
+          point.samples_per_second = rate->number().value_or(0);
           curve.points.push_back(point);
         }
       }
