@@ -6,7 +6,8 @@
 
 namespace penstock::faults {
 
-// Environment: FAULT_REPORT the file, FAULT_ROOT the folder whose files count.
+// Environment: FAULT_REPORT the file, FAULT_ROOT the folder whose files count, FAULT_LOG a file
+// that is written anew with what was done to them.
 enum class Action : std::int32_t {
   kNone,        // count only
   kFail,        // with `error`; the call does nothing
@@ -24,6 +25,24 @@ struct Report {
   std::int64_t calls;   // counted so far
   std::int64_t fired;   // acted on
   char name[16];        // of the call at which it fired first
+};
+
+// An operation that succeeded, in the log: this, then the path, then what was written or the other
+// path.
+enum class Done : std::int32_t {
+  kCreate,
+  kWrite,
+  kTruncate,
+  kSync,
+  kRename,
+  kUnlink,
+  kMkdir,
+  kRmdir
+};
+struct Entry {
+  Done done;
+  std::int32_t path;   // bytes
+  std::int64_t extra;  // bytes; of kTruncate the new size, and nothing follows
 };
 
 }  // namespace penstock::faults
