@@ -127,6 +127,13 @@ class Bert final : public Model {
     }
     return all;
   }
+  bool ignorable(std::string_view name) const override {
+    // The decoder is the word embedding and the head's bias again; pooler and next-sentence head
+    // have no part in masked-word training.
+    return name.ends_with("position_ids") || name.starts_with("cls.predictions.decoder.") ||
+           name.starts_with("bert.pooler.") || name.starts_with("cls.seq_relationship.") ||
+           Model::ignorable(name);
+  }
 
  private:
   nn::Embedding words_, positions_, types_;

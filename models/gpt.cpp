@@ -135,6 +135,11 @@ class Gpt final : public Model {
     }
     return all;
   }
+  bool ignorable(std::string_view name) const override {
+    // Causal masks, and the head where it is stored beside the embedding that it is.
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
+           name == "lm_head.weight" || Model::ignorable(name);
+  }
 
  private:
   nn::Embedding wte_, wpe_;

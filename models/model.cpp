@@ -1,6 +1,9 @@
 #include "models/model.h"
 
+#include <algorithm>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "framework/autograd/amp.h"
 #include "framework/ops/image_input.h"
@@ -19,6 +22,21 @@ const std::map<std::string, Builder>& builders() {
       {"gpt", make_gpt},         {"bert", make_bert},       {"vit", make_vit},
       {"conv3d", make_conv3d}};
   return all;
+}
+
+// Insertions, deletions and replacements between two names.
+std::size_t edits(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
 }
 
 }  // namespace
@@ -43,6 +61,11 @@ std::vector<io::NamedTensor> Model::public_tensors() {
     all.push_back({.name = name, .tensor = b.value});
   });
   return all;
+}
+
+bool Model::ignorable(std::string_view name) const {
+  // Norms of ours count no batches.
+  return name.ends_with("num_batches_tracked");
 }
 
 Tensor Model::pixels(const Batch& batch, const Tensor& weight) const {
@@ -92,10 +115,15 @@ std::unique_ptr<Model> build_model(const ModelOptions& options) {
   const auto it = builders().find(options.name);
   if (it == builders().end()) {
     std::string known;
+    std::string nearest;
     for (const std::string& n : model_names()) {
       known += (known.empty() ? "" : ", ") + n;
+      if (nearest.empty() || edits(n, options.name) < edits(nearest, options.name)) {
+        nearest = n;
+      }
     }
-    throw ConfigError(format("model.name: no model is called \"{}\"; known: {}", options.name, known));
+    throw ConfigError(format("model.name: no model is called \"{}\"; did you mean {}? Known: {}",
+                             options.name, nearest, known));
   }
   if (options.dropout < 0 || options.dropout >= 1) {
     throw ConfigError(format("model.dropout: {}; expected a value from 0 to below 1", options.dropout));

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/io/safetensors_weights.h"
@@ -55,6 +56,9 @@ class Model : public nn::Module {
   // Every parameter and buffer as public files have it: torchvision's names for resnet, Hugging
   // Face's for gpt and bert, our own module names elsewhere.
   virtual std::vector<io::NamedTensor> public_tensors();
+  // Is this a tensor that public files of this architecture may carry and nobody needs: a batch
+  // counter, a causal mask, the second copy of a tied weight? For io::LoadOptions::ignorable.
+  virtual bool ignorable(std::string_view name) const;
   const ModelOptions& options() const { return options_; }
 
  protected:
@@ -67,7 +71,8 @@ class Model : public nn::Module {
 
 // The names that build_model() knows.
 const std::vector<std::string>& model_names();
-// Throws ConfigError for an unknown name and for options that do not fit each other.
+// Throws ConfigError for an unknown name (with the nearest one) and for options that do not fit each
+// other.
 std::unique_ptr<Model> build_model(const ModelOptions& options);
 
 }  // namespace penstock::models

@@ -14,10 +14,14 @@ struct Normalise {
   Out* y;
   const In* x;
   int channels;
+  bool narrow;  // fewer than 2^31 elements
   Real scale[4];
   Real shift[4];
   PENSTOCK_HD void operator()(i64 i) const {
-    const int c = channels == 1 ? 0 : int(i % channels);
+    // Divisions of 32 bits are several times faster.
+    const int c = channels == 1 ? 0
+                  : narrow      ? int(std::uint32_t(i) % std::uint32_t(channels))
+                                : int(i % channels);
     const int k = c < 4 ? c : 3;
     y[i] = kernels::store<Out>(Real(x[i]) * scale[k] + shift[k]);
   }
@@ -36,6 +40,7 @@ Tensor image_input(const Tensor& x, const ImageInput& o) {
     Normalise<In, Out> f{.y = y.data<Out>(),
                          .x = x.data<In>(),
                          .channels = int(x.dim(-1)),
+                         .narrow = x.numel() < (i64{1} << 31),
                          .scale = {},
                          .shift = {}};
     for (std::size_t k = 0; k < 4; ++k) {

@@ -24,11 +24,14 @@ double learning_rate(const Schedule& s, i64 position, i64 batch) {
       return rate;
     }
     case Schedule::Kind::kWsd: {
-      const i64 begin = s.total - s.decay;
+      // A fall that would begin within the warm-up begins behind it, and is steeper.
+      const i64 begin = std::max(s.warmup, s.total - s.decay);
       if (position <= begin || s.decay <= 0) {
         return s.base;
       }
-      const double fallen = std::min(1.0, double(position - begin) / double(s.decay));
+      const double fallen = begin >= s.total ? 1.0
+                                             : std::min(1.0, double(position - begin) /
+                                                                 double(s.total - begin));
       return s.base + (s.final - s.base) * fallen;
     }
   }
