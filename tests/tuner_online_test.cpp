@@ -188,6 +188,32 @@ TEST(OnlineProperties, TheLogReplaysToTheSameDecisions) {
   }
 }
 
+TEST(Replay, SessionsBeginAnewAndGapsAreSteppedOver) {
+  const FluidMachine machine = random_fluid_machine(3);
+  OnlineTuner tuner(online_options(machine));
+  Random draw(3);
+  for (int i = 0; i < 40; ++i) {
+    tuner.observe(machine.run(tuner.settings(), draw));
+  }
+  std::vector<std::string> lines;
+  for (const Record& record : tuner.take_records()) {
+    lines.push_back(record.to_line() + "\n");
+  }
+  const std::string session = "{\"session\":{\"run\":\"r\",\"step\":0,\"position\":0}}\n";
+  std::string text = session;
+  for (std::size_t i = 0; i + 5 < lines.size(); ++i) {
+    text += lines[i];
+  }
+  text += session;  // killed, resumed
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    text += i == 7 ? "{\"gap\":{\"lines\":1,\"bytes\":9}}\n" : lines[i];
+  }
+  const ReplayResult result = replay(parse_log(text, "decisions.jsonl"));
+  EXPECT_TRUE(result.same) << to_string(result);
+  EXPECT_EQ(result.machines, 2);
+  EXPECT_EQ(result.skipped, i64(lines.size()) - 8);
+}
+
 TEST(Replay, NamesTheFirstDifference) {
   const FluidMachine machine = random_fluid_machine(3);
   OnlineTuner tuner(online_options(machine));

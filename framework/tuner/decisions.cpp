@@ -350,7 +350,14 @@ std::vector<Record> parse_log(std::string_view text, std::string_view source) {
       continue;
     }
     try {
-      records.push_back(Record::parse(line, source, line_number));
+      // Lines of the journal itself: what came before a session or a gap does not continue after
+      // it.
+      const bool session = line.substr(0, 11) == "{\"session\":";
+      const bool gap = line.substr(0, 7) == "{\"gap\":";
+      const std::string_view read = session ? "{\"event\":\"journal.session\"}"
+                                    : gap   ? "{\"event\":\"journal.gap\"}"
+                                            : line;
+      records.push_back(Record::parse(read, source, line_number));
     } catch (const DataError&) {
       if (whole) {
         throw;

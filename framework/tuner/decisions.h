@@ -63,7 +63,9 @@ class Record {
 };
 
 // All records of a log; empty lines are skipped, and a last line without a line break that cannot
-// be read (a run that was killed while writing) is left out. Throws DataError naming the line.
+// be read (a run that was killed while writing) is left out. The journal's own lines, which begin
+// with "session" or "gap", become the events "journal.session" and "journal.gap". Throws DataError
+// naming the line.
 std::vector<Record> parse_log(std::string_view text, std::string_view source);
 
 // `value` with six significant digits: machines round their inputs so that the log stays short.

@@ -198,8 +198,23 @@ class Player {
       const PolicyOptions options = policy_options(record);
       return compare(record, to_record(options, decide_batch(options)));
     }
+    if (event == "journal.session" || event == "journal.gap") {
+      // Another process, or lines that are missing: machines that ran before end here.
+      probe_.reset();
+      online_.reset();
+      probe_due_.clear();
+      online_due_.clear();
+      cut_ = event == "journal.gap";
+      return true;
+    }
     const bool of_probe = begins_with(event, "probe.");
     if (!of_probe && !begins_with(event, "online.")) {
+      ++result_.skipped;
+      return true;
+    }
+    // After a gap a machine can only be followed from its next start.
+    if (cut_ && !(of_probe ? probe_.has_value() : online_.has_value()) && event != "probe.start" &&
+        event != "online.start") {
       ++result_.skipped;
       return true;
     }
@@ -301,6 +316,7 @@ class Player {
   ReplayResult result_;
   std::optional<Probe> probe_;
   std::optional<OnlineTuner> online_;
+  bool cut_ = false;  // a gap came before
   std::deque<Record> probe_due_;
   std::deque<Record> online_due_;
 };
