@@ -424,6 +424,30 @@ TEST(Online, EveryKnobIsBothKeptAndRevertedUnderChangingLoads) {
   }
 }
 
+TEST(Online, PiecesOfAnIntervalAddUp) {
+  Interval first{.seconds = 1, .steps = 10, .samples = 320, .stall_seconds = 0.5};
+  first.step_seconds = 0.05;
+  first.service_seconds = 0.002;
+  first.queue_low = 1;
+  first.queue_high = 2;
+  first.dram_share = 0.4;
+  Interval second{.seconds = 3, .steps = 30, .samples = 960};
+  second.step_seconds = 0.1;
+  second.queue_high = 3;
+  const Interval sum = merged(first, second);
+  EXPECT_DOUBLE_EQ(sum.seconds, 4);
+  EXPECT_EQ(sum.steps, 40);
+  EXPECT_EQ(sum.samples, 1280);
+  EXPECT_DOUBLE_EQ(sum.stall_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(sum.step_seconds, 0.0875);
+  EXPECT_DOUBLE_EQ(sum.service_seconds, 0.002);  // the second piece decoded nothing
+  EXPECT_DOUBLE_EQ(sum.queue_low, 0);
+  EXPECT_DOUBLE_EQ(sum.queue_high, 3);
+  EXPECT_DOUBLE_EQ(sum.dram_share.value(), 0.4);
+  EXPECT_FALSE(sum.launch_share.has_value());
+  EXPECT_EQ(merged(Interval{}, second).steps, 30);
+}
+
 TEST(Online, AnIntervalHoldsEnoughStepsAndTime) {
   EXPECT_FALSE(interval_is_complete(0.4, 100));
   EXPECT_FALSE(interval_is_complete(1.0, 20));

@@ -49,13 +49,15 @@ struct Score {
 Score score_over(int machines, bool bandwidth) {
   Score score;
   std::vector<double> distances;
-  for (int seed = 0; seed < machines; ++seed) {
-    const BatchMachine machine = random_batch_machine(std::uint64_t(seed));
+  for (int i = 0; i < machines; ++i) {
+    // Machines that were not looked at while the rules were shaped.
+    const auto seed = std::uint64_t(1'000'000 + i);
+    const BatchMachine machine = random_batch_machine(seed);
     ProbeOptions options = tuner_sim::probe_options(machine);
     options.use_bandwidth = bandwidth;
     options.dram_meter = bandwidth && machine.has_meter;
     Probe probe(options);
-    BatchSimulation simulation(machine, std::uint64_t(seed));
+    BatchSimulation simulation(machine, seed);
     const ProbeResult result = run_probe(probe, simulation);
     const std::vector<i64> grid = probe_grid(options);
     const BatchOracle oracle = tuner_sim::batch_oracle(machine, grid.front(), grid.back());
@@ -81,16 +83,16 @@ Score score_over(int machines, bool bandwidth) {
 }
 
 TEST(ProbeGoals, NearTheOracleOnRandomMachines) {
-  const Score with = score_over(4000, true);
-  const Score without = score_over(4000, false);
+  const Score with = score_over(3000, true);
+  const Score without = score_over(1000, false);
   RecordProperty("regret", std::to_string(with.regret));
   RecordProperty("within_95", std::to_string(with.within));
   RecordProperty("knee_p95_octaves", std::to_string(with.knee_p95));
   EXPECT_LE(with.regret, 0.035);
   EXPECT_GE(with.within, 0.95);
-  // The goal is one octave. Aiming at 3.5 % inside costs half an octave on a hyperbola already, and
-  // broad peaks of superlinear machines the rest: 1.1 to 1.2 is what it comes to.
-  EXPECT_LE(with.knee_p95, 1.25);
+  // The goal is one octave and it is missed: 1.13 (a factor of 2.18). Aiming at 3.5 % inside costs
+  // half an octave on a hyperbola already, and broad peaks of superlinear machines the rest.
+  EXPECT_LE(with.knee_p95, 1.2);
   EXPECT_EQ(with.failures, 0);
   // What the bandwidth signal is worth: batches that need not be measured.
   EXPECT_GE(without.batches, 1.1 * with.batches);
@@ -120,7 +122,7 @@ TEST(Probe, FindsTheKneeOfAKnownCurve) {
   EXPECT_TRUE(result.fit_trusted);
   EXPECT_NEAR(result.fit.half_batch(), 46, 1.5);
   EXPECT_NEAR(result.fit.limit(), 1e4, 100);
-  // 96.5 % of the limit lies at 27.6 B_half = 1268; a quarter more for a friendly number.
+  // 96.5 % of the limit lies at 27.6 B_half = 1268; a seventh more for a friendly number.
   EXPECT_GE(result.knee, 1000);
   EXPECT_LE(result.knee, 1600);
   EXPECT_EQ(result.knee % 64, 0);

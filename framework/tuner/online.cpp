@@ -65,6 +65,44 @@ bool interval_is_complete(double seconds, i64 steps) {
   return (seconds >= 0.5 && steps >= 30) || (seconds >= 4.0 && steps >= 4);
 }
 
+Interval merged(const Interval& first, const Interval& second) {
+  if (first.steps <= 0 || second.steps <= 0) {
+    return first.steps <= 0 ? second : first;
+  }
+  const auto mean = [](double x, double y, double x_weight, double y_weight) {
+    const double weight = x_weight + y_weight;
+    return weight > 0 ? (x * x_weight + y * y_weight) / weight : 0.5 * (x + y);
+  };
+  const auto by_steps = [&](double x, double y) {
+    return mean(x, y, double(first.steps), double(second.steps));
+  };
+  // A piece that decoded or read nothing says nothing about what a sample costs.
+  const auto by_samples = [&](double x, double y) {
+    return mean(x, y, x > 0 ? double(first.samples) : 0, y > 0 ? double(second.samples) : 0);
+  };
+  const auto share = [&](const std::optional<double>& x, const std::optional<double>& y) {
+    return x && y ? std::optional(mean(*x, *y, first.seconds, second.seconds)) : x ? x : y;
+  };
+  Interval sum;
+  sum.seconds = first.seconds + second.seconds;
+  sum.steps = first.steps + second.steps;
+  sum.samples = first.samples + second.samples;
+  sum.stall_seconds = first.stall_seconds + second.stall_seconds;
+  sum.step_seconds = by_steps(first.step_seconds, second.step_seconds);
+  sum.cycle_cv =
+      std::sqrt(by_steps(first.cycle_cv * first.cycle_cv, second.cycle_cv * second.cycle_cv));
+  sum.service_seconds = by_samples(first.service_seconds, second.service_seconds);
+  sum.run_delay_share = by_steps(first.run_delay_share, second.run_delay_share);
+  sum.fetch_seconds = by_samples(first.fetch_seconds, second.fetch_seconds);
+  sum.queue_low = std::min(first.queue_low, second.queue_low);
+  sum.queue_high = std::max(first.queue_high, second.queue_high);
+  sum.dram_share = share(first.dram_share, second.dram_share);
+  sum.launch_share = share(first.launch_share, second.launch_share);
+  sum.host_bandwidth_share = share(first.host_bandwidth_share, second.host_bandwidth_share);
+  sum.disturbed = first.disturbed || second.disturbed;
+  return sum;
+}
+
 const char* name_of(Knob knob) {
   switch (knob) {
     case Knob::kBatch: return "batch";

@@ -49,6 +49,9 @@ struct Interval {
 
 // An interval ends after max(0.5 s, 30 steps), or after 4 s once it holds 4 steps.
 bool interval_is_complete(double seconds, i64 steps);
+// Two neighbouring pieces as one interval: for drivers that log more often than an interval lasts.
+// Shares that only one of them has are taken from that one.
+Interval merged(const Interval& first, const Interval& second);
 
 // A batch that may be used, with what the probe and the plan know about it.
 struct BatchCandidate {

@@ -200,6 +200,7 @@ class Probe {
   i64 needed_batch(double rate) const;
   i64 friendly(i64 batch) const;
   bool use_fit() const;
+  bool fell_short() const;
   Answer good_enough(i64 batch, const Estimate& best) const;
   i64 answer(const Estimate& best) const;
   std::optional<i64> wanted_batch(const Estimate& best) const;

@@ -16,10 +16,10 @@ constexpr int kRefineWindows = 3;
 constexpr int kMostRefinements = 4;
 constexpr int kMostTurns = 40;
 constexpr double kPredicted = 0.10;  // a doubling missed by more: measured points only
-constexpr double kFellShort = 0.03;
+constexpr double kFellShort = 0.01;
 constexpr double kFits = 0.05;    // root mean square error of a fit that may be used
 constexpr double kFitReach = 32;  // batches down to the largest / this are fitted
-constexpr double kFriendlyReach = 1.25;
+constexpr double kFriendlyReach = 1.15;
 constexpr double kInside = 0.7;  // of the tolerance is used inside: half of the runs land below
 
 i64 on_grid(i64 batch) {
@@ -199,6 +199,18 @@ bool Probe::use_fit() const {
   return trusted_ && ended_by_ != "stall";
 }
 
+// Did the largest batch miss its prediction from above? Then the curve bends, and nothing is read
+// off the fit beyond what was measured.
+bool Probe::fell_short() const {
+  const i64 largest = visits_.rbegin()->first;
+  const auto expected = predictions_.find(largest);
+  if (expected == predictions_.end() || visits_.rbegin()->second.rates.empty()) {
+    return false;
+  }
+  const Estimate now = estimate(largest);
+  return now.rate + kDeviations * now.error < (1 - kFellShort) * expected->second;
+}
+
 // What a share is taken of: the maximum of the fitted curve over the batches that may be used where
 // the curve is known, otherwise of the measured points after pooling. Never a raw maximum, which is
 // a lucky draw.
@@ -221,14 +233,8 @@ Probe::Estimate Probe::reference(bool measured_only) const {
     return measured;
   }
   double peak = double(top());
-  // A largest batch that fell short of its prediction: the curve bends, nothing is read off it
-  // beyond what was measured.
-  const auto last = predictions_.find(i64(points.back().batch));
-  if (last != predictions_.end()) {
-    const Estimate now = estimate(last->first);
-    if (now.rate + kDeviations * now.error < (1 - kFellShort) * last->second) {
-      peak = points.back().batch;
-    }
+  if (fell_short()) {
+    peak = points.back().batch;
   }
   if (fit_.q > 0) {
     peak = std::clamp(std::sqrt(fit_.a / fit_.q), double(grid_.front()), peak);
@@ -264,7 +270,7 @@ i64 Probe::needed_batch(double rate) const {
   return low;
 }
 
-// The batch from here to a quarter more that kernels like best: most factors of two.
+// The batch from here to a seventh more that kernels like best: most factors of two.
 i64 Probe::friendly(i64 batch) const {
   const i64 most = std::min(i64(double(batch) * kFriendlyReach), top());
   const i64 unit = batch > 8 ? 8 : 1;
@@ -375,7 +381,7 @@ std::optional<i64> Probe::wanted_batch(const Estimate& best) const {
 
 // Above the knee: refine, then add windows where the answer is open.
 void Probe::settle() {
-  if (by_bandwidth_ && !use_fit() && at_ + 1 < grid_.size() &&
+  if (by_bandwidth_ && (!use_fit() || fell_short()) && at_ + 1 < grid_.size() &&
       visits_.rbegin()->first < grid_[at_ + 1]) {
     // The fit that told what lies beyond did not hold: see for ourselves.
     by_bandwidth_ = false;
