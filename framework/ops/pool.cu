@@ -18,6 +18,34 @@ struct Window {
   i64 window, stride, pad;
 };
 
+// f(c, n) for the channels [c, c + n()) of a pixel, n a constant: a CPU thread takes a vector of them
+// through all cells of a window at once, a GPU's threads take one each.
+template <class Team, class F>
+PENSTOCK_HD void each_channels(const Team& team, i64 channels, F f) {
+  constexpr int kN = std::is_same_v<Team, kernels::SerialTeam> ? 16 : 1;
+  team.each(channels / kN, [&](i64 k) { f(k * kN, std::integral_constant<int, kN>{}); });
+  if constexpr (kN > 1) {
+    const i64 done = channels / kN * kN;
+    team.each(channels - done, [&](i64 k) { f(done + k, std::integral_constant<int, 1>{}); });
+  }
+}
+
+// f(k) for k in [0, N). Unrolled by hand or by the compiler, it would not become vector code.
+template <int N, class F>
+PENSTOCK_HD void for_lanes(F f) {
+#pragma GCC unroll 1
+  for (int k = 0; k < N; ++k) {
+    f(k);
+  }
+}
+
+struct Range {
+  i64 begin, end;
+};
+PENSTOCK_HD Range clipped(i64 begin, i64 end, i64 size) {
+  return {begin > 0 ? begin : 0, end < size ? end : size};
+}
+
 // One output pixel, all channels. `tap` receives which cell of the window won.
 template <class T>
 struct MaxForward {
@@ -29,32 +57,35 @@ struct MaxForward {
   Window g;
   template <class Team>
   PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
-    const i64 ox = pixel % g.ow;
-    const i64 oy = pixel / g.ow % g.oh;
+    const i64 top = pixel / g.ow % g.oh * g.stride - g.pad;
+    const i64 left = pixel % g.ow * g.stride - g.pad;
     const T* image = x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
-    team.each(g.c, [&](i64 c) {
-      S best = -math::infinity<S>();
-      std::uint8_t at = 0;
-      bool first = true;
-      for (i64 r = 0; r < g.window; ++r) {
-        const i64 iy = oy * g.stride + r - g.pad;
-        if (iy < 0 || iy >= g.h) {
-          continue;
-        }
-        for (i64 s = 0; s < g.window; ++s) {
-          const i64 ix = ox * g.stride + s - g.pad;
-          if (ix < 0 || ix >= g.w) {
-            continue;
-          }
-          const S v = S(load(image[(iy * g.w + ix) * g.c + c]));
-          const bool better = first || v > best || v != v;
-          best = better ? v : best;
-          at = better ? std::uint8_t(r * g.window + s) : at;
-          first = false;
+    const Range rows = clipped(top, top + g.window, g.h);
+    const Range cols = clipped(left, left + g.window, g.w);
+    each_channels(team, g.c, [&](i64 c, auto n) {
+      constexpr int kN = decltype(n)::value;
+      S best[kN];
+      int at[kN];
+      for_lanes<kN>([&](int k) {
+        best[k] = S(load(image[(rows.begin * g.w + cols.begin) * g.c + c + k]));
+        at[k] = int((rows.begin - top) * g.window + cols.begin - left);
+      });
+      for (i64 iy = rows.begin; iy < rows.end; ++iy) {
+        for (i64 ix = cols.begin; ix < cols.end; ++ix) {
+          const T* cell = image + (iy * g.w + ix) * g.c + c;
+          const int code = int((iy - top) * g.window + ix - left);
+          for_lanes<kN>([&](int k) {
+            const S v = S(load(cell[k]));
+            const bool better = v > best[k] || v != v;
+            best[k] = better ? v : best[k];
+            at[k] = better ? code : at[k];
+          });
         }
       }
-      y[pixel * g.c + c] = store<T>(best);
-      tap[pixel * g.c + c] = at;
+      for_lanes<kN>([&](int k) {
+        y[pixel * g.c + c + k] = store<T>(best[k]);
+        tap[pixel * g.c + c + k] = std::uint8_t(at[k]);
+      });
     });
   }
 };
@@ -70,26 +101,29 @@ struct MaxBackward {
   Window g;
   template <class Team>
   PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
-    const i64 ix = pixel % g.w;
-    const i64 iy = pixel / g.w % g.h;
+    const i64 ix = pixel % g.w + g.pad;
+    const i64 iy = pixel / g.w % g.h + g.pad;
     const i64 image = pixel / (g.w * g.h) * g.oh * g.ow;
-    team.each(g.c, [&](i64 c) {
-      S sum = 0;
-      for (i64 r = 0; r < g.window; ++r) {
-        const i64 top = iy + g.pad - r;
-        if (top < 0 || top % g.stride != 0 || top / g.stride >= g.oh) {
-          continue;
-        }
-        for (i64 s = 0; s < g.window; ++s) {
-          const i64 left = ix + g.pad - s;
-          if (left < 0 || left % g.stride != 0 || left / g.stride >= g.ow) {
-            continue;
-          }
-          const i64 at = (image + top / g.stride * g.ow + left / g.stride) * g.c + c;
-          sum += tap[at] == r * g.window + s ? S(load(dy[at])) : S(0);
+    const Range rows = {iy < g.window ? 0 : (iy - g.window) / g.stride + 1,
+                        iy / g.stride + 1 < g.oh ? iy / g.stride + 1 : g.oh};
+    const Range cols = {ix < g.window ? 0 : (ix - g.window) / g.stride + 1,
+                        ix / g.stride + 1 < g.ow ? ix / g.stride + 1 : g.ow};
+    each_channels(team, g.c, [&](i64 c, auto n) {
+      constexpr int kN = decltype(n)::value;
+      S sum[kN] = {};
+      for (i64 oy = rows.begin; oy < rows.end; ++oy) {
+        for (i64 ox = cols.begin; ox < cols.end; ++ox) {
+          const i64 at = (image + oy * g.ow + ox) * g.c + c;
+          const int code = int((iy - oy * g.stride) * g.window + ix - ox * g.stride);
+          for_lanes<kN>([&](int k) {
+            const S v = S(load(dy[at + k]));
+            sum[k] += int(tap[at + k]) == code ? v : S(0);
+          });
         }
       }
-      dx[pixel * g.c + c] = store<T>(sum);
+      for_lanes<kN>([&](int k) {
+        dx[pixel * g.c + c + k] = store<T>(sum[k]);
+      });
     });
   }
 };
@@ -107,19 +141,30 @@ struct AvgForward {
     const i64 top = pixel / g.ow % g.oh * g.stride - g.pad;
     const i64 left = pixel % g.ow * g.stride - g.pad;
     const T* image = x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
-    const i64 y0 = top > 0 ? top : 0;
-    const i64 y1 = top + g.window < g.h ? top + g.window : g.h;
-    const i64 x0 = left > 0 ? left : 0;
-    const i64 x1 = left + g.window < g.w ? left + g.window : g.w;
-    const i64 cells = count_padding ? g.window * g.window : (y1 - y0) * (x1 - x0);
-    team.each(g.c, [&](i64 c) {
-      S sum = 0;
-      for (i64 iy = y0; iy < y1; ++iy) {
-        for (i64 ix = x0; ix < x1; ++ix) {
-          sum += S(load(image[(iy * g.w + ix) * g.c + c]));
+    const Range rows = clipped(top, top + g.window, g.h);
+    const Range cols = clipped(left, left + g.window, g.w);
+    const i64 cells = count_padding ? g.window * g.window
+                                    : (rows.end - rows.begin) * (cols.end - cols.begin);
+    mean_of(team, image, rows, cols, cells, y + pixel * g.c);
+  }
+  // to[c] = the sum of channel c over the rectangle / cells.
+  template <class Team>
+  PENSTOCK_HD void mean_of(const Team& team, const T* image, Range rows, Range cols, i64 cells,
+                           T* to) const {
+    each_channels(team, g.c, [&](i64 c, auto n) {
+      constexpr int kN = decltype(n)::value;
+      S sum[kN] = {};
+      for (i64 iy = rows.begin; iy < rows.end; ++iy) {
+        for (i64 ix = cols.begin; ix < cols.end; ++ix) {
+          const T* cell = image + (iy * g.w + ix) * g.c + c;
+          for_lanes<kN>([&](int k) {
+            sum[k] += S(load(cell[k]));
+          });
         }
       }
-      y[pixel * g.c + c] = store<T>(sum / S(cells));
+      for_lanes<kN>([&](int k) {
+        to[c + k] = store<T>(sum[k] / S(cells));
+      });
     });
   }
 };
@@ -146,17 +191,23 @@ struct AvgBackward {
     const i64 ox0 = ix < g.window ? 0 : (ix - g.window) / g.stride + 1;
     const i64 oy1 = iy / g.stride + 1 < g.oh ? iy / g.stride + 1 : g.oh;
     const i64 ox1 = ix / g.stride + 1 < g.ow ? ix / g.stride + 1 : g.ow;
-    team.each(g.c, [&](i64 c) {
-      S sum = 0;
+    each_channels(team, g.c, [&](i64 c, auto n) {
+      constexpr int kN = decltype(n)::value;
+      S sum[kN] = {};
       for (i64 oy = oy0; oy < oy1; ++oy) {
         for (i64 ox = ox0; ox < ox1; ++ox) {
           const i64 cells = count_padding ? g.window * g.window
                                           : extent(oy * g.stride - g.pad, g.h) *
                                                 extent(ox * g.stride - g.pad, g.w);
-          sum += S(load(dy[(image + oy * g.ow + ox) * g.c + c])) / S(cells);
+          const T* from = dy + (image + oy * g.ow + ox) * g.c + c;
+          for_lanes<kN>([&](int k) {
+            sum[k] += S(load(from[k])) / S(cells);
+          });
         }
       }
-      dx[pixel * g.c + c] = store<T>(sum);
+      for_lanes<kN>([&](int k) {
+        dx[pixel * g.c + c + k] = store<T>(sum[k]);
+      });
     });
   }
 };
@@ -176,20 +227,11 @@ struct AdaptiveForward {
   PENSTOCK_HD void operator()(const Team& team, i64 pixel) const {
     const i64 oy = pixel / g.ow % g.oh;
     const i64 ox = pixel % g.ow;
-    const i64 y0 = window_begin(oy, g.h, g.oh);
-    const i64 y1 = window_end(oy, g.h, g.oh);
-    const i64 x0 = window_begin(ox, g.w, g.ow);
-    const i64 x1 = window_end(ox, g.w, g.ow);
+    const Range rows = {window_begin(oy, g.h, g.oh), window_end(oy, g.h, g.oh)};
+    const Range cols = {window_begin(ox, g.w, g.ow), window_end(ox, g.w, g.ow)};
     const T* image = x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
-    team.each(g.c, [&](i64 c) {
-      S sum = 0;
-      for (i64 iy = y0; iy < y1; ++iy) {
-        for (i64 ix = x0; ix < x1; ++ix) {
-          sum += S(load(image[(iy * g.w + ix) * g.c + c]));
-        }
-      }
-      y[pixel * g.c + c] = store<T>(sum / S((y1 - y0) * (x1 - x0)));
-    });
+    const i64 cells = (rows.end - rows.begin) * (cols.end - cols.begin);
+    AvgForward<T>{y, x, g, false}.mean_of(team, image, rows, cols, cells, y + pixel * g.c);
   }
 };
 
@@ -205,8 +247,9 @@ struct AdaptiveBackward {
     const i64 iy = pixel / g.w % g.h;
     const i64 ix = pixel % g.w;
     const i64 image = pixel / (g.w * g.h) * g.oh * g.ow;
-    team.each(g.c, [&](i64 c) {
-      S sum = 0;
+    each_channels(team, g.c, [&](i64 c, auto n) {
+      constexpr int kN = decltype(n)::value;
+      S sum[kN] = {};
       for (i64 oy = iy * g.oh / g.h; oy < g.oh && window_begin(oy, g.h, g.oh) <= iy; ++oy) {
         const i64 rows = window_end(oy, g.h, g.oh) - window_begin(oy, g.h, g.oh);
         if (window_end(oy, g.h, g.oh) <= iy) {
@@ -217,10 +260,15 @@ struct AdaptiveBackward {
             continue;
           }
           const i64 cols = window_end(ox, g.w, g.ow) - window_begin(ox, g.w, g.ow);
-          sum += S(load(dy[(image + oy * g.ow + ox) * g.c + c])) / S(rows * cols);
+          const T* from = dy + (image + oy * g.ow + ox) * g.c + c;
+          for_lanes<kN>([&](int k) {
+            sum[k] += S(load(from[k])) / S(rows * cols);
+          });
         }
       }
-      dx[pixel * g.c + c] = store<T>(sum);
+      for_lanes<kN>([&](int k) {
+        dx[pixel * g.c + c + k] = store<T>(sum[k]);
+      });
     });
   }
 };

@@ -45,8 +45,16 @@ def values(name, shape):
     v = unit(name, int(numpy.prod(shape))).reshape(shape)
     if name.endswith("running_var"):
         return 1 + 0.5 * v
-    if name.endswith("bn3.weight"):  # small branches: rounding errors do not grow with depth
+    # ResNet: small branches, so that rounding errors do not grow with depth, and channels that are
+    # all on or all off, so that none of them decides on which side of a ReLU a value falls.
+    if name.endswith("bn3.weight"):
         return 0.25 + 0.0625 * v
+    if name.endswith("bn3.bias"):
+        return 2 + 0.125 * v
+    if name.endswith("downsample.1.bias"):
+        return 8 + 0.125 * v
+    if name.endswith(("bn1.bias", "bn2.bias")):
+        return numpy.where(v < 0, -8, 8) + 0.125 * v
     if len(shape) == 1:
         return 1 + 0.25 * v if name.endswith(".weight") else 0.125 * v
     fan = v.size // shape[0]
