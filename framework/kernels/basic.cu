@@ -53,10 +53,22 @@ template <class T>
 struct SumType {
   using type = std::int64_t;
 };
-template <> struct SumType<double> { using type = double; };
-template <> struct SumType<float> { using type = float; };
-template <> struct SumType<f16> { using type = float; };
-template <> struct SumType<bf16> { using type = float; };
+template <>
+struct SumType<double> {
+  using type = double;
+};
+template <>
+struct SumType<float> {
+  using type = float;
+};
+template <>
+struct SumType<f16> {
+  using type = float;
+};
+template <>
+struct SumType<bf16> {
+  using type = float;
+};
 
 template <class T, class S>
 struct Column {
@@ -64,6 +76,39 @@ struct Column {
   const T* x;
   i64 cols;
   PENSTOCK_HD S operator()(i64 r, i64 c) const { return S(load(x[r * cols + c])); }
+
+  static constexpr int kPack = pack_length<T>();
+  PENSTOCK_HD bool packs(i64 width) const { return width % kPack == 0 && pack_aligned<kPack>(x); }
+  PENSTOCK_HD void add(i64 r, i64 c, S* sums) const {
+    const Pack<T, kPack> p = *reinterpret_cast<const Pack<T, kPack>*>(x + r * cols + c);
+    for (int k = 0; k < kPack; ++k) {
+      sums[k] += S(load(p.v[k]));
+    }
+  }
+};
+
+// One sum over a middle axis: element i of [outer, inner].
+template <class Out, class T, class S>
+struct MiddleSum {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double> || std::is_same_v<Out, double>;
+  Out* y;
+  const T* x;
+  i64 n, inner;
+  double scale, beta;
+  PENSTOCK_HD void operator()(i64 i) const {
+    const T* from = x + i / inner * n * inner + i % inner;
+    S sum = 0;
+    for (i64 k = 0; k < n; ++k) {
+      sum += S(load(from[k * inner]));
+    }
+    if constexpr (std::is_floating_point_v<S>) {
+      sum *= S(scale);
+      if (beta != 0) {
+        sum += S(beta) * S(load(y[i]));
+      }
+    }
+    y[i] = store<Out>(sum);
+  }
 };
 
 // Adds up the chunks of column_sums and stores scale * sum (+ beta * what was there).
@@ -76,10 +121,11 @@ struct Finish {
   i64 chunks;
   double scale;
   double beta;
-  PENSTOCK_HD void operator()(i64 c) const {
-    S sum = 0;
-    for (i64 k = 0; k < chunks; ++k) {
-      sum += partial[k * cols + c];
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 c) const {
+    S sum = team.sum(chunks, [&](i64 k) { return partial[k * cols + c]; });
+    if (!team.leader()) {
+      return;
     }
     if constexpr (std::is_floating_point_v<S>) {
       sum *= S(scale);
@@ -121,8 +167,14 @@ void sum_typed(const Tensor& y, const Tensor& x, i64 outer, i64 n, i64 inner, do
   using S = typename SumType<T>::type;
   const Device device = x.device();
   if (inner == 1) {
-    for_each_row(device, outer, n,
-                 RowSum<Out, T, S>{y.data<Out>(), x.data<T>(), n, scale, beta});
+    for_each_row(device, outer, n, RowSum<Out, T, S>{y.data<Out>(), x.data<T>(), n, scale, beta});
+    return;
+  }
+  if (outer > 1 && (n <= 1024 || outer * inner >= (i64(1) << 16))) {
+    // Many short sums: each by itself, neighbours side by side.
+    for_each(device, outer * inner,
+             MiddleSum<Out, T, S>{y.data<Out>(), x.data<T>(), n, inner, scale, beta},
+             kGrain / (n + 1) + 1);
     return;
   }
   // [outer, n, inner] one outer slice after the other: outer is 1 nearly always.
@@ -132,10 +184,9 @@ void sum_typed(const Tensor& y, const Tensor& x, i64 outer, i64 n, i64 inner, do
   for (i64 o = 0; o < outer; ++o) {
     column_sums<S>(device, n, inner, chunks, Column<T, S>{x.data<T>() + o * n * inner, inner},
                    partial.data<S>());
-    for_each(device, inner,
-             Finish<Out, S>{y.data<Out>() + o * inner, partial.data<S>(), inner, chunks, scale,
-                            beta},
-             kGrain / chunks + 1);
+    for_each_row(
+        device, inner, chunks,
+        Finish<Out, S>{y.data<Out>() + o * inner, partial.data<S>(), inner, chunks, scale, beta});
   }
 }
 
@@ -154,8 +205,8 @@ void sum_dispatch(const Tensor& y, const Tensor& x, i64 outer, i64 n, i64 inner,
       if (y.dtype() == dtype_of<T>) {
         sum_typed<T, T>(y, x, outer, n, inner, scale, beta);
       } else {
-        check(y.dtype() == DType::f32, "sum: {} sums into {} or f32, not {}", x.dtype(),
-              x.dtype(), y.dtype());
+        check(y.dtype() == DType::f32, "sum: {} sums into {} or f32, not {}", x.dtype(), x.dtype(),
+              y.dtype());
         sum_typed<T, float>(y, x, outer, n, inner, scale, beta);
       }
     }

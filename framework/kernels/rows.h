@@ -3,18 +3,60 @@
 //   for_each_row(device, rows, cols, f);     // f(team, row)
 //
 // A Team is the threads that share one row: one CPU thread, a CUDA warp or a CUDA block. `each`
-// visits the columns, `sum` and `max` return their result to every thread of the team, `leader()` is
-// true on exactly one. Reductions on the CPU keep kLanes partial sums, so they vectorise and give the
-// same bits at every instruction-set level.
+// visits the columns, `sum` and `max` return their result to every thread of the team, `leader()`
+// is true on exactly one. sum_of, max_of and write go over arrays, 16 bytes at a time where a GPU
+// can. Reductions on the CPU keep kLanes partial sums, so they vectorise and give the same bits at
+// every instruction-set level.
 #pragma once
 
 #include "framework/kernels/launch.h"
 
 namespace penstock::kernels {
 
+// N elements that are read or written at once.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+template <class... T>
+PENSTOCK_HD constexpr int pack_length() {
+  int n = 16;
+  ((n = n < int(16 / sizeof(T)) ? n : int(16 / sizeof(T))), ...);
+  return n;
+}
+template <int N, class T>
+PENSTOCK_HD bool pack_aligned(const T* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % (sizeof(T) * N) == 0;
+}
+
 class SerialTeam {
  public:
   static constexpr int kLanes = 16;
+
+  // Sum of g(i, x[i]...) over i in [0, n).
+  template <class G, class... T>
+  PENSTOCK_HD auto sum_of(i64 n, G g, const T*... x) const {
+    return sum(n, [&](i64 i) { return g(i, load(x[i])...); });
+  }
+  // Largest x[i], `lowest` when n is 0.
+  template <class S, class T>
+  PENSTOCK_HD S max_of(i64 n, S lowest, const T* x) const {
+    return max(n, lowest, [&](i64 i) { return S(load(x[i])); });
+  }
+  // y[i] = g(i, x[i]...); y may be one of the x.
+  template <class Out, class G, class... T>
+  PENSTOCK_HD void write(i64 n, Out* y, G g, const T*... x) const {
+    each(n, [&](i64 i) { y[i] = store<Out>(g(i, load(x[i])...)); });
+  }
+  // g(i) in order for every i in [0, n) with wanted(i); the whole team runs each g.
+  template <class W, class G>
+  PENSTOCK_HD void each_match(i64 n, W wanted, G g) const {
+    for (i64 i = 0; i < n; ++i) {
+      if (wanted(i)) {
+        g(i);
+      }
+    }
+  }
 
   template <class G>
   PENSTOCK_HD void each(i64 n, G g) const {
@@ -67,7 +109,9 @@ class SerialTeam {
     }
     return best;
   }
-  PENSTOCK_HD bool leader() const { return true; }
+  PENSTOCK_HD bool leader() const {
+    return true;
+  }
   // Orders what the team wrote before with what it reads after.
   PENSTOCK_HD void sync() const {}
 };
@@ -146,7 +190,76 @@ class Team {
     }
     return reduce(v, Larger<T>{}, lowest);
   }
-  __device__ bool leader() const { return lane() == 0; }
+  template <class G, class... T>
+  __device__ auto sum_of(i64 n, G g, const T*... x) const {
+    constexpr int kN = pack_length<T...>();
+    using R = decltype(g(i64(0), load(*x)...));
+    R v = 0;
+    i64 done = 0;
+    if ((pack_aligned<kN>(x) && ...)) {
+      done = n / kN * kN;
+      for (i64 i = i64(lane()) * kN; i < done; i += i64(Threads) * kN) {
+        add_pack<kN>(v, i, g, *reinterpret_cast<const Pack<T, kN>*>(x + i)...);
+      }
+    }
+    for (i64 i = done + lane(); i < n; i += Threads) {
+      v += g(i, load(x[i])...);
+    }
+    return reduce(v, Add<R>{}, R(0));
+  }
+  template <class S, class T>
+  __device__ S max_of(i64 n, S lowest, const T* x) const {
+    constexpr int kN = pack_length<T>();
+    S v = lowest;
+    i64 done = 0;
+    if (pack_aligned<kN>(x)) {
+      done = n / kN * kN;
+      for (i64 i = i64(lane()) * kN; i < done; i += i64(Threads) * kN) {
+        const Pack<T, kN> p = *reinterpret_cast<const Pack<T, kN>*>(x + i);
+#pragma unroll
+        for (int k = 0; k < kN; ++k) {
+          const S next = S(load(p.v[k]));
+          v = next > v ? next : v;
+        }
+      }
+    }
+    for (i64 i = done + lane(); i < n; i += Threads) {
+      const S next = S(load(x[i]));
+      v = next > v ? next : v;
+    }
+    return reduce(v, Larger<S>{}, lowest);
+  }
+  template <class Out, class G, class... T>
+  __device__ void write(i64 n, Out* y, G g, const T*... x) const {
+    constexpr int kN = pack_length<Out, T...>();
+    i64 done = 0;
+    if (pack_aligned<kN>(y) && (pack_aligned<kN>(x) && ...)) {
+      done = n / kN * kN;
+      for (i64 i = i64(lane()) * kN; i < done; i += i64(Threads) * kN) {
+        Pack<Out, kN> out;
+        write_pack<kN>(out, i, g, *reinterpret_cast<const Pack<T, kN>*>(x + i)...);
+        *reinterpret_cast<Pack<Out, kN>*>(y + i) = out;
+      }
+    }
+    for (i64 i = done + lane(); i < n; i += Threads) {
+      y[i] = store<Out>(g(i, load(x[i])...));
+    }
+  }
+  template <class W, class G>
+  __device__ void each_match(i64 n, W wanted, G g) const {
+    // Every warp of the team looks at 32 candidates at once and finds the same ones.
+    const int own = threadIdx.x % 32;
+    for (i64 base = 0; base < n; base += 32) {
+      unsigned found = __ballot_sync(0xffffffffu, base + own < n && wanted(base + own));
+      while (found != 0) {
+        g(base + __ffs(int(found)) - 1);
+        found &= found - 1;
+      }
+    }
+  }
+  __device__ bool leader() const {
+    return lane() == 0;
+  }
   __device__ void sync() const {
     if constexpr (Threads == 32) {
       __syncwarp();
@@ -154,9 +267,25 @@ class Team {
       __syncthreads();
     }
   }
-  __device__ int lane() const { return Threads == 32 ? threadIdx.x % 32 : threadIdx.x; }
+  __device__ int lane() const {
+    return Threads == 32 ? threadIdx.x % 32 : threadIdx.x;
+  }
 
  private:
+  template <int N, class R, class G, class... P>
+  static __device__ __forceinline__ void add_pack(R& v, i64 i, G& g, const P&... p) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      v += g(i + k, load(p.v[k])...);
+    }
+  }
+  template <int N, class Out, class G, class... P>
+  static __device__ __forceinline__ void write_pack(Pack<Out, N>& y, i64 i, G& g, const P&... p) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      y.v[k] = store<Out>(g(i + k, load(p.v[k])...));
+    }
+  }
   template <class T, class Op>
   __device__ T reduce(T v, Op op, T neutral) const {
     v = warp_reduce(v, op);
@@ -193,8 +322,8 @@ __global__ void __launch_bounds__(Threads) block_rows_kernel(F f, i64 rows) {
 }  // namespace gpu
 #endif  // __CUDACC__
 
-// f(team, row) for every row in [0, rows); `cols` is how much work a row holds. `f` is a struct with
-// `template <class Team> PENSTOCK_HD void operator()(const Team& team, i64 row) const`.
+// f(team, row) for every row in [0, rows); `cols` is how much work a row holds. `f` is a struct
+// with `template <class Team> PENSTOCK_HD void operator()(const Team& team, i64 row) const`.
 template <class F>
 void for_each_row(Device device, i64 rows, i64 cols, const F& f) {
   if (rows <= 0 || device.is_meta()) {
@@ -307,6 +436,42 @@ __global__ void __launch_bounds__(256) column_kernel(ColumnSums<F, T> f) {
     f.partial[chunk * f.cols + col] = sum;
   }
 }
+// The same for values that come kPack columns at once: `value.add(row, col, sums)` adds to kPack
+// sums.
+template <class F, class T>
+__global__ void __launch_bounds__(256) column_pack_kernel(ColumnSums<F, T> f) {
+  constexpr int kN = F::kPack;
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* shared = reinterpret_cast<T*>(memory);  // [y][x * kN]
+  const i64 chunk = blockIdx.y;
+  const i64 col = (i64(blockIdx.x) * blockDim.x + threadIdx.x) * kN;
+  T sums[kN] = {};
+  if (col < f.cols) {
+    const i64 end = f.first_row(chunk + 1);
+#pragma unroll 4
+    for (i64 r = f.first_row(chunk) + threadIdx.y; r < end; r += blockDim.y) {
+      f.value.add(r, col, sums);
+    }
+  }
+  T* mine = shared + (threadIdx.y * blockDim.x + threadIdx.x) * kN;
+#pragma unroll
+  for (int k = 0; k < kN; ++k) {
+    mine[k] = sums[k];
+  }
+  __syncthreads();
+  // One thread a column adds the block's rows up, always in the same order.
+  const int width = int(blockDim.x) * kN;
+  for (int c = int(threadIdx.y * blockDim.x + threadIdx.x); c < width; c += 256) {
+    const i64 to = i64(blockIdx.x) * width + c;
+    if (to < f.cols) {
+      T sum = shared[c];
+      for (int y = 1; y < int(blockDim.y); ++y) {
+        sum += shared[y * width + c];
+      }
+      f.partial[chunk * f.cols + to] = sum;
+    }
+  }
+}
 }  // namespace gpu
 #endif
 
@@ -324,6 +489,20 @@ void column_sums(Device device, i64 rows, i64 cols, i64 chunks, const F& value, 
     return;
   }
 #ifdef __CUDACC__
+  if constexpr (!cpu_only<F> && requires { F::kPack; }) {
+    if (value.packs(cols)) {
+      unsigned x = 1;
+      while (x < 32 && x * F::kPack < cols) {
+        x *= 2;
+      }
+      const dim3 grid(unsigned((cols / F::kPack + x - 1) / x), unsigned(chunks));
+      gpu::
+          column_pack_kernel<<<grid, dim3(x, 256 / x), 256 * F::kPack * sizeof(T), gpu::stream()>>>(
+              f);
+      gpu::check_launch();
+      return;
+    }
+  }
   if constexpr (!cpu_only<F>) {
     const dim3 grid(unsigned((cols + 31) / 32), unsigned(chunks));
     gpu::column_kernel<<<grid, dim3(32, 8), 0, gpu::stream()>>>(f);

@@ -25,6 +25,20 @@ struct Moment {
     const S d = S(load(x[row * cols + c])) - S(load(x[c]));
     return {d, d * d};
   }
+
+  static constexpr int kPack = kernels::pack_length<T>();
+  PENSTOCK_HD bool packs(i64 width) const {
+    return width % kPack == 0 && kernels::pack_aligned<kPack>(x);
+  }
+  PENSTOCK_HD void add(i64 row, i64 c, Pair<S>* sums) const {
+    using P = kernels::Pack<T, kPack>;
+    const P v = *reinterpret_cast<const P*>(x + row * cols + c);
+    const P pivot = *reinterpret_cast<const P*>(x + c);
+    for (int k = 0; k < kPack; ++k) {
+      const S d = S(load(v.v[k])) - S(load(pivot.v[k]));
+      sums[k] += Pair<S>{d, d * d};
+    }
+  }
 };
 
 template <class T>
@@ -40,10 +54,11 @@ struct FinishMoments {
   const StepState* state;
   i64 rows, cols, chunks;
   S epsilon;
-  PENSTOCK_HD void operator()(i64 c) const {
-    Pair<S> sum{};
-    for (i64 k = 0; k < chunks; ++k) {
-      sum += partial[k * cols + c];
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 c) const {
+    const Pair<S> sum = sum_pairs(team, partial, chunks, cols, c);
+    if (!team.leader()) {
+      return;
     }
     const S n = S(rows);
     const S shift = sum.first / n;
@@ -108,6 +123,56 @@ struct Apply {
   }
 };
 
+// The same for kPack channels at a time: thread i keeps its channels and goes down the rows, so
+// what belongs to a channel is read once.
+template <class T>
+struct ApplyPacks {
+  using S = compute_t<T>;
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  static constexpr int kPack = kernels::pack_length<T>();
+  Apply<T> a;
+  i64 rows, groups, slices;
+  PENSTOCK_HD void operator()(i64 i) const {
+    using P = kernels::Pack<T, kPack>;
+    const i64 c = i % groups * kPack;
+    S scale[kPack];
+    S shift[kPack];
+    for (int k = 0; k < kPack; ++k) {
+      scale[k] = a.inverse[c + k];
+      shift[k] = a.mean[c + k];
+    }
+    S gamma[kPack];
+    S beta[kPack];
+    for (int k = 0; k < kPack; ++k) {
+      gamma[k] = a.gamma[c + k];
+      beta[k] = a.beta[c + k];
+    }
+    const S floor = a.relu ? S(0) : -math::infinity<S>();
+    for (i64 row = i / groups; row < rows; row += slices) {
+      const i64 at = row * a.cols + c;
+      const P in = *reinterpret_cast<const P*>(a.x + at);
+      P r = in;
+      if (a.residual != nullptr) {
+        r = *reinterpret_cast<const P*>(a.residual + at);
+      }
+      P out;
+      for (int k = 0; k < kPack; ++k) {
+        S v = (S(load(in.v[k])) - shift[k]) * scale[k] * gamma[k] + beta[k];
+        v += a.residual != nullptr ? S(load(r.v[k])) : S(0);
+        out.v[k] = store<T>(v < floor ? floor : v);
+      }
+      *reinterpret_cast<P*>(a.y + at) = out;
+    }
+  }
+};
+
+// Threads of a pack kernel: enough rows each to pay for what is read per channel.
+inline i64 pack_slices(i64 rows, i64 groups) {
+  const i64 most = (i64(1) << 18) / groups + 1;
+  const i64 wanted = (rows + 3) / 4;
+  return wanted < most ? (wanted > 0 ? wanted : 1) : most;
+}
+
 // dy behind the ReLU; y is its output, null without one.
 template <class T>
 PENSTOCK_HD compute_t<T> upstream(const T* dy, const T* y, i64 i) {
@@ -128,6 +193,26 @@ struct GradientTerm {
   PENSTOCK_HD Pair<S> operator()(i64 row, i64 c) const {
     const S g = upstream(dy, y, row * cols + c);
     return {g * (S(load(x[row * cols + c])) - mean[c]) * inverse[c], g};
+  }
+
+  static constexpr int kPack = kernels::pack_length<T>();
+  PENSTOCK_HD bool packs(i64 width) const {
+    return width % kPack == 0 && kernels::pack_aligned<kPack>(x) &&
+           kernels::pack_aligned<kPack>(dy) && kernels::pack_aligned<kPack>(y);
+  }
+  PENSTOCK_HD void add(i64 row, i64 c, Pair<S>* sums) const {
+    using P = kernels::Pack<T, kPack>;
+    const i64 at = row * cols + c;
+    const P g = *reinterpret_cast<const P*>(dy + at);
+    const P v = *reinterpret_cast<const P*>(x + at);
+    P out = g;
+    if (y != nullptr) {
+      out = *reinterpret_cast<const P*>(y + at);
+    }
+    for (int k = 0; k < kPack; ++k) {
+      const S d = y == nullptr || load(out.v[k]) > 0 ? S(load(g.v[k])) : S(0);
+      sums[k] += Pair<S>{d * (S(load(v.v[k])) - mean[c + k]) * inverse[c + k], d};
+    }
   }
 };
 
@@ -170,6 +255,53 @@ struct InputGradient {
   }
 };
 
+template <class T>
+struct InputGradientPacks {
+  using S = compute_t<T>;
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  static constexpr int kPack = kernels::pack_length<T>();
+  InputGradient<T> g;
+  i64 slices, groups;
+  PENSTOCK_HD void operator()(i64 i) const {
+    using P = kernels::Pack<T, kPack>;
+    const i64 c = i % groups * kPack;
+    // dx = a dy + b x + d, with what belongs to the channel put together once.
+    const S n = S(1) / S(g.rows);
+    S gain[kPack];
+    S mean[kPack];
+    S hat[kPack];
+    S offset[kPack];
+    for (int k = 0; k < kPack; ++k) {
+      gain[k] = g.gamma[c + k] * g.inverse[c + k];
+      mean[k] = g.mean[c + k];
+      hat[k] = g.sum_hat != nullptr ? n * g.sum_hat[c + k] * g.inverse[c + k] : S(0);
+      offset[k] = g.sum_hat != nullptr ? n * g.sum[c + k] : S(0);
+    }
+    for (i64 row = i / groups; row < g.rows; row += slices) {
+      const i64 at = row * g.cols + c;
+      const P dy = *reinterpret_cast<const P*>(g.dy + at);
+      const P x = *reinterpret_cast<const P*>(g.x + at);
+      P y = dy;
+      if (g.y != nullptr) {
+        y = *reinterpret_cast<const P*>(g.y + at);
+      }
+      P dx;
+      P beside;
+      for (int k = 0; k < kPack; ++k) {
+        const S d = g.y == nullptr || load(y.v[k]) > 0 ? S(load(dy.v[k])) : S(0);
+        beside.v[k] = store<T>(d);
+        dx.v[k] = store<T>(gain[k] * (d - offset[k] - (S(load(x.v[k])) - mean[k]) * hat[k]));
+      }
+      if (g.dresidual != nullptr) {
+        *reinterpret_cast<P*>(g.dresidual + at) = beside;
+      }
+      if (g.dx != nullptr) {
+        *reinterpret_cast<P*>(g.dx + at) = dx;
+      }
+    }
+  }
+};
+
 template <class S>
 struct CopyPairs {
   static constexpr bool kCpuOnly = std::is_same_v<S, double>;
@@ -177,13 +309,13 @@ struct CopyPairs {
   S* first;
   S* second;
   i64 cols, chunks;
-  PENSTOCK_HD void operator()(i64 c) const {
-    Pair<S> sum{};
-    for (i64 k = 0; k < chunks; ++k) {
-      sum += partial[k * cols + c];
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 c) const {
+    const Pair<S> sum = sum_pairs(team, partial, chunks, cols, c);
+    if (team.leader()) {
+      first[c] = sum.first;
+      second[c] = sum.second;
     }
-    first[c] = sum.first;
-    second[c] = sum.second;
   }
 };
 
@@ -236,9 +368,8 @@ void backward(Backward& b, const Saved& s) {
                                 GradientTerm<T>{dy.data<T>(), y, s.x.data<T>(), s.mean.data<S>(),
                                                 s.inverse.data<S>(), s.cols},
                                 pairs);
-  kernels::for_each(device, s.cols,
-                    CopyPairs<S>{pairs, sum_hat.data<S>(), sum.data<S>(), s.cols, chunks},
-                    kernels::kGrain / chunks + 1);
+  kernels::for_each_row(device, s.cols, chunks,
+                        CopyPairs<S>{pairs, sum_hat.data<S>(), sum.data<S>(), s.cols, chunks});
   deliver<S>(b, 1, sum_hat);
   deliver<S>(b, 2, sum);
   if (!b.wants(0) && !b.wants(3)) {
@@ -247,20 +378,29 @@ void backward(Backward& b, const Saved& s) {
   const Tensor dx = b.wants(0) ? Tensor::empty(dy.shape(), dy.dtype(), device) : Tensor();
   const Tensor dresidual = b.wants(3) ? Tensor::empty(dy.shape(), dy.dtype(), device) : Tensor();
   ledger::kernel({&dy, &s.x, &s.y}, {&dx, &dresidual}, 8.0 * double(dy.numel()));
-  kernels::for_each_row(
-      device, s.rows, s.cols,
-      InputGradient<T>{.dx = dx.defined() ? dx.data<T>() : nullptr,
-                       .dresidual = dresidual.defined() ? dresidual.data<T>() : nullptr,
-                       .dy = dy.data<T>(),
-                       .y = y,
-                       .x = s.x.data<T>(),
-                       .gamma = s.gamma.data<S>(),
-                       .mean = s.mean.data<S>(),
-                       .inverse = s.inverse.data<S>(),
-                       .sum_hat = s.training ? sum_hat.data<S>() : nullptr,
-                       .sum = sum.data<S>(),
-                       .rows = s.rows,
-                       .cols = s.cols});
+  const InputGradient<T> gradient{.dx = dx.defined() ? dx.data<T>() : nullptr,
+                                  .dresidual = dresidual.defined() ? dresidual.data<T>() : nullptr,
+                                  .dy = dy.data<T>(),
+                                  .y = y,
+                                  .x = s.x.data<T>(),
+                                  .gamma = s.gamma.data<S>(),
+                                  .mean = s.mean.data<S>(),
+                                  .inverse = s.inverse.data<S>(),
+                                  .sum_hat = s.training ? sum_hat.data<S>() : nullptr,
+                                  .sum = sum.data<S>(),
+                                  .rows = s.rows,
+                                  .cols = s.cols};
+  constexpr int kPack = kernels::pack_length<T>();
+  const auto aligned = [](const T* p) { return kernels::pack_aligned<kPack>(p); };
+  if (device.is_cuda() && s.cols % kPack == 0 && aligned(gradient.dy) && aligned(gradient.x) &&
+      aligned(gradient.y)) {
+    const i64 groups = s.cols / kPack;
+    const i64 slices = pack_slices(s.rows, groups);
+    kernels::for_each(device, groups * slices,
+                      InputGradientPacks<T>{.g = gradient, .slices = slices, .groups = groups});
+  } else {
+    kernels::for_each_row(device, s.rows, s.cols, gradient);
+  }
   if (dx.defined()) {
     b.set(0, dx);
   }
@@ -284,23 +424,23 @@ void statistics(const Tensor& x, const Saved& s, const BatchNorm& o) {
       Tensor::empty({chunks, s.cols, 2}, dtype_of<S>, x.device(), MemoryClass::kWorkspace);
   auto* pairs = reinterpret_cast<Pair<S>*>(partial.data<S>());
   ledger::kernel({&x}, {&s.mean, &s.inverse}, 3.0 * double(x.numel()));
-  kernels::column_sums<Pair<S>>(x.device(), s.rows, s.cols, chunks,
-                                Moment<T>{x.data<T>(), s.cols}, pairs);
+  kernels::column_sums<Pair<S>>(x.device(), s.rows, s.cols, chunks, Moment<T>{x.data<T>(), s.cols},
+                                pairs);
   const Tensor state = current_step_state(x.device());
-  kernels::for_each(
-      x.device(), s.cols,
-      FinishMoments<T>{.partial = pairs,
-                       .x = x.data<T>(),
-                       .mean = s.mean.data<S>(),
-                       .inverse = s.inverse.data<S>(),
-                       .shadow_mean = o.shadow_mean.defined() ? o.shadow_mean.data<float>() : nullptr,
-                       .shadow_var = o.shadow_var.defined() ? o.shadow_var.data<float>() : nullptr,
-                       .state = step_state_pointer(state),
-                       .rows = s.rows,
-                       .cols = s.cols,
-                       .chunks = chunks,
-                       .epsilon = S(o.epsilon)},
-      kernels::kGrain / chunks + 1);
+  kernels::for_each_row(
+      x.device(), s.cols, chunks,
+      FinishMoments<T>{
+          .partial = pairs,
+          .x = x.data<T>(),
+          .mean = s.mean.data<S>(),
+          .inverse = s.inverse.data<S>(),
+          .shadow_mean = o.shadow_mean.defined() ? o.shadow_mean.data<float>() : nullptr,
+          .shadow_var = o.shadow_var.defined() ? o.shadow_var.data<float>() : nullptr,
+          .state = step_state_pointer(state),
+          .rows = s.rows,
+          .cols = s.cols,
+          .chunks = chunks,
+          .epsilon = S(o.epsilon)});
 }
 
 void check_arguments(const Tensor& x, const Tensor& gamma, const Tensor& beta, const BatchNorm& o) {
@@ -311,9 +451,9 @@ void check_arguments(const Tensor& x, const Tensor& gamma, const Tensor& beta, c
         "batch_norm: gamma {} and beta {} for {}; expected {} [{}]", gamma, beta, x, wide, c);
   check(!o.training || c == 0 || x.numel() / c != 1,
         "batch_norm: {} has one value per channel, which has no variance; use a larger batch", x);
-  check(!o.residual.defined() ||
-            (o.residual.shape() == x.shape() && o.residual.dtype() == x.dtype()),
-        "batch_norm: residual {} for {}", o.residual, x);
+  check(
+      !o.residual.defined() || (o.residual.shape() == x.shape() && o.residual.dtype() == x.dtype()),
+      "batch_norm: residual {} for {}", o.residual, x);
   check(o.training || (o.running_mean.defined() && o.running_var.defined()),
         "batch_norm: evaluation needs running statistics");
 }
@@ -338,17 +478,27 @@ Tensor batch_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, cons
       using S = compute_t<T>;
       statistics<T>(x, s, o);
       ledger::kernel({&x, &o.residual}, {&y}, 4.0 * double(x.numel()));
-      kernels::for_each_row(
-          x.device(), s.rows, s.cols,
-          Apply<T>{.y = y.data<T>(),
-                   .x = x.data<T>(),
-                   .residual = o.residual.defined() ? o.residual.data<T>() : nullptr,
-                   .gamma = gamma.data<S>(),
-                   .beta = beta.data<S>(),
-                   .mean = s.mean.data<S>(),
-                   .inverse = s.inverse.data<S>(),
-                   .cols = s.cols,
-                   .relu = o.relu});
+      const Apply<T> apply{.y = y.data<T>(),
+                           .x = x.data<T>(),
+                           .residual = o.residual.defined() ? o.residual.data<T>() : nullptr,
+                           .gamma = gamma.data<S>(),
+                           .beta = beta.data<S>(),
+                           .mean = s.mean.data<S>(),
+                           .inverse = s.inverse.data<S>(),
+                           .cols = s.cols,
+                           .relu = o.relu};
+      constexpr int kPack = kernels::pack_length<T>();
+      const auto aligned = [](const T* p) { return kernels::pack_aligned<kPack>(p); };
+      if (x.device().is_cuda() && s.cols % kPack == 0 && aligned(apply.x) &&
+          aligned(apply.residual)) {
+        const i64 groups = s.cols / kPack;
+        const i64 slices = pack_slices(s.rows, groups);
+        kernels::for_each(
+            x.device(), groups * slices,
+            ApplyPacks<T>{.a = apply, .rows = s.rows, .groups = groups, .slices = slices});
+      } else {
+        kernels::for_each_row(x.device(), s.rows, s.cols, apply);
+      }
     });
   }
   if (o.relu) {

@@ -18,13 +18,13 @@ struct Forward {
   using S = compute_t<T>;
   static constexpr bool kCpuOnly = std::is_same_v<T, double>;
   T* y;
-  T* sum;             // x + residual; null without residual
+  T* sum;  // x + residual; null without residual
   const T* x;
   const T* residual;  // null: none
   const S* gamma;
-  const S* beta;      // null: none
+  const S* beta;  // null: none
   S* mean;
-  S* inverse;         // 1 / sqrt(var + epsilon)
+  S* inverse;  // 1 / sqrt(var + epsilon)
   i64 n;
   S epsilon;
   template <class Team>
@@ -33,18 +33,24 @@ struct Forward {
     if (residual != nullptr) {
       const T* r = residual + row * n;
       T* s = sum + row * n;
-      team.each(n, [&](i64 i) { s[i] = store<T>(S(load(in[i])) + S(load(r[i]))); });
+      team.write(
+          n, s, [](i64 /*i*/, S a, S b) { return a + b; }, in, r);
       team.sync();
       in = s;  // statistics of what is stored, so that the backward pass sees the same numbers
     }
     S centre = 0;
     if constexpr (!kRms) {
-      centre = team.sum(n, [&](i64 i) { return S(load(in[i])); }) / S(n);
+      centre = team.sum_of(
+                   n, [](i64 /*i*/, S v) { return v; }, in) /
+               S(n);
     }
-    const S squares = team.sum(n, [&](i64 i) {
-      const S d = S(load(in[i])) - centre;
-      return d * d;
-    });
+    const S squares = team.sum_of(
+        n,
+        [&](i64 /*i*/, S v) {
+          const S d = v - centre;
+          return d * d;
+        },
+        in);
     const S inv = S(1) / math::sqrt(squares / S(n) + epsilon);
     if (team.leader()) {
       if constexpr (!kRms) {
@@ -54,11 +60,11 @@ struct Forward {
     }
     T* out = y + row * n;
     if (beta != nullptr) {
-      team.each(n, [&](i64 i) {
-        out[i] = store<T>((S(load(in[i])) - centre) * inv * gamma[i] + beta[i]);
-      });
+      team.write(
+          n, out, [&](i64 i, S v) { return (v - centre) * inv * gamma[i] + beta[i]; }, in);
     } else {
-      team.each(n, [&](i64 i) { out[i] = store<T>((S(load(in[i])) - centre) * inv * gamma[i]); });
+      team.write(
+          n, out, [&](i64 i, S v) { return (v - centre) * inv * gamma[i]; }, in);
     }
   }
 };
@@ -84,23 +90,30 @@ struct InputGradient {
     const S inv = inverse[row];
     S along = 0;
     if constexpr (!kRms) {
-      along = team.sum(n, [&](i64 i) { return S(load(g[i])) * gamma[i]; }) / S(n);
+      along = team.sum_of(
+                  n, [&](i64 i, S d) { return d * gamma[i]; }, g) /
+              S(n);
     }
-    const S across = team.sum(n, [&](i64 i) {
-      return S(load(g[i])) * gamma[i] * (S(load(in[i])) - centre) * inv;
-    }) / S(n);
+    const S across =
+        team.sum_of(
+            n, [&](i64 i, S d, S v) { return d * gamma[i] * (v - centre) * inv; }, g, in) /
+        S(n);
     if (stream != nullptr) {
-      const T* beside = stream + row * n;
-      team.each(n, [&](i64 i) {
-        const S hat = (S(load(in[i])) - centre) * inv;
-        out[i] = store<T>((S(load(g[i])) * gamma[i] - along - hat * across) * inv +
-                          S(load(beside[i])));
-      });
+      team.write(
+          n, out,
+          [&](i64 i, S d, S v, S beside) {
+            const S hat = (v - centre) * inv;
+            return (d * gamma[i] - along - hat * across) * inv + beside;
+          },
+          g, in, stream + row * n);
     } else {
-      team.each(n, [&](i64 i) {
-        const S hat = (S(load(in[i])) - centre) * inv;
-        out[i] = store<T>((S(load(g[i])) * gamma[i] - along - hat * across) * inv);
-      });
+      team.write(
+          n, out,
+          [&](i64 i, S d, S v) {
+            const S hat = (v - centre) * inv;
+            return (d * gamma[i] - along - hat * across) * inv;
+          },
+          g, in);
     }
   }
 };
@@ -119,6 +132,23 @@ struct ParameterTerm {
     const S g = S(load(dy[row * n + c]));
     const S centre = kRms ? S(0) : mean[row];
     return {g * (S(load(x[row * n + c])) - centre) * inverse[row], g};
+  }
+
+  static constexpr int kPack = kernels::pack_length<T>();
+  PENSTOCK_HD bool packs(i64 width) const {
+    return width % kPack == 0 && kernels::pack_aligned<kPack>(x) &&
+           kernels::pack_aligned<kPack>(dy);
+  }
+  PENSTOCK_HD void add(i64 row, i64 c, Pair<S>* sums) const {
+    using P = kernels::Pack<T, kPack>;
+    const P g = *reinterpret_cast<const P*>(dy + row * n + c);
+    const P v = *reinterpret_cast<const P*>(x + row * n + c);
+    const S centre = kRms ? S(0) : mean[row];
+    const S inv = inverse[row];
+    for (int k = 0; k < kPack; ++k) {
+      const S d = S(load(g.v[k]));
+      sums[k] += Pair<S>{d * (S(load(v.v[k])) - centre) * inv, d};
+    }
   }
 };
 
@@ -154,8 +184,8 @@ Made forward(const char* name, const Tensor& x, const Tensor& residual, const Te
   m.saved.x = residual.defined() ? m.sum : x.detached();
   m.saved.mean = kRms ? Tensor() : Tensor::empty({m.saved.rows}, wide, x.device());
   m.saved.inverse = Tensor::empty({m.saved.rows}, wide, x.device());
-  ledger::kernel({&x, &residual, &gamma, &beta},
-                 {&m.y, &m.sum, &m.saved.mean, &m.saved.inverse}, 8.0 * double(x.numel()));
+  ledger::kernel({&x, &residual, &gamma, &beta}, {&m.y, &m.sum, &m.saved.mean, &m.saved.inverse},
+                 8.0 * double(x.numel()));
   visit_float(x.dtype(), name, [&]<class T>() {
     using S = compute_t<T>;
     kernels::for_each_row(
@@ -200,10 +230,10 @@ void parameter_gradients(const char* name, Backward& b, int gamma, int beta, con
   ledger::kernel({&dy, &s.x, &s.mean, &s.inverse}, {}, 5.0 * double(dy.numel()));
   visit_float(dy.dtype(), name, [&]<class T>() {
     using S = compute_t<T>;
-    sum_parameters<S>(b, gamma, beta, dy.device(), s.rows, s.n,
-                      ParameterTerm<T, kRms>{dy.data<T>(), s.x.data<T>(),
-                                             kRms ? nullptr : s.mean.data<S>(),
-                                             s.inverse.data<S>(), s.n});
+    sum_parameters<S>(
+        b, gamma, beta, dy.device(), s.rows, s.n,
+        ParameterTerm<T, kRms>{dy.data<T>(), s.x.data<T>(), kRms ? nullptr : s.mean.data<S>(),
+                               s.inverse.data<S>(), s.n});
   });
 }
 
@@ -224,23 +254,22 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
                                  const Tensor& beta, double epsilon) {
   const trace::Op op("residual_layer_norm");
   const Made m = forward<false>("residual_layer_norm", x, residual, gamma, beta, epsilon);
-  auto out = record_all("residual_layer_norm", {m.sum, m.y}, {x, residual, gamma, beta},
-                        [s = m.saved](Backward& b) {
-                          const Tensor& stream = b.dy(0);
-                          const Tensor& dy = b.dy(1);
-                          if (!dy.defined()) {
-                            b.set(0, stream);
-                            b.set(1, stream);
-                            return;
-                          }
-                          if (b.wants(0) || b.wants(1)) {
-                            const Tensor dx =
-                                input_gradient<false>("residual_layer_norm", s, dy, stream);
-                            b.set(0, dx);
-                            b.set(1, dx);
-                          }
-                          parameter_gradients<false>("residual_layer_norm", b, 2, 3, s, dy);
-                        });
+  auto out = record_all(
+      "residual_layer_norm", {m.sum, m.y}, {x, residual, gamma, beta}, [s = m.saved](Backward& b) {
+        const Tensor& stream = b.dy(0);
+        const Tensor& dy = b.dy(1);
+        if (!dy.defined()) {
+          b.set(0, stream);
+          b.set(1, stream);
+          return;
+        }
+        if (b.wants(0) || b.wants(1)) {
+          const Tensor dx = input_gradient<false>("residual_layer_norm", s, dy, stream);
+          b.set(0, dx);
+          b.set(1, dx);
+        }
+        parameter_gradients<false>("residual_layer_norm", b, 2, 3, s, dy);
+      });
   return {out[0], out[1]};
 }
 

@@ -44,9 +44,9 @@ struct Row {
   using S = compute_t<T>;
   static constexpr bool kCpuOnly = std::is_same_v<T, double>;
   const T* x;
-  T* dx;           // null without gradient; may be x
-  S* loss;         // [N]
-  std::int32_t* correct;    // [N]
+  T* dx;                  // null without gradient; may be x
+  S* loss;                // [N]
+  std::int32_t* correct;  // [N]
   const Index* target;
   const Index* second;
   const float* row_weight;
@@ -77,24 +77,29 @@ struct Row {
       }
       return;
     }
-    const S top = team.max(classes, -math::infinity<S>(), [&](i64 j) { return S(load(in[j])); });
-    const S sum = team.sum(classes, [&](i64 j) { return math::exp(S(load(in[j])) - top); });
+    const S top = team.max_of(classes, -math::infinity<S>(), in);
+    const S sum = team.sum_of(
+        classes, [&](i64 /*j*/, S v) { return math::exp(v - top); }, in);
     const S log_sum = math::log(sum) + top;
     // Rows whose largest logit stands earlier than the target are wrong.
-    const S earlier =
-        team.sum(t1, [&](i64 j) { return S(load(in[j])) >= top ? S(1) : S(0); });
+    // Only looked for where the target's logit is the largest: then it must be the first of them.
+    const bool hit = S(load(in[t1])) >= top;
+    const S earlier = hit ? team.sum_of(
+                                t1, [&](i64 /*j*/, S v) { return v >= top ? S(1) : S(0); }, in)
+                          : S(0);
     const S e = S(smoothing);
     const S each = e / S(classes);
     S l = (S(1) - e) * (w1 * weight_of(t1) * (log_sum - S(load(in[t1]))) +
                         (S(1) - w1) * weight_of(t2) * (log_sum - S(load(in[t2]))));
     S total = (S(1) - e) * (w1 * weight_of(t1) + (S(1) - w1) * weight_of(t2));
     if (smoothing > 0) {
-      l += each * team.sum(classes, [&](i64 j) { return weight_of(j) * (log_sum - S(load(in[j]))); });
+      l += each *
+           team.sum(classes, [&](i64 j) { return weight_of(j) * (log_sum - S(load(in[j]))); });
       total += each * team.sum(classes, [&](i64 j) { return weight_of(j); });
     }
     if (team.leader()) {
       loss[row] = l;
-      correct[row] = S(load(in[t1])) >= top && earlier == S(0) ? 1 : 0;
+      correct[row] = hit && earlier == S(0) ? 1 : 0;
     }
     if (dx != nullptr) {
       const S scale = factor != nullptr ? *factor : S(1);
@@ -102,13 +107,16 @@ struct Row {
       const S first = (S(1) - e) * w1 * weight_of(t1);
       const S other = (S(1) - e) * (S(1) - w1) * weight_of(t2);
       team.sync();  // dx may be x: the leader above has read it
-      team.each(classes, [&](i64 j) {
-        S g = total * math::exp(S(load(in[j])) - top) * inverse;
-        g -= each * (smoothing > 0 ? weight_of(j) : S(0));
-        g -= j == t1 ? first : S(0);
-        g -= j == t2 ? other : S(0);
-        dx[row * classes + j] = store<T>(scale * g);
-      });
+      team.write(
+          classes, dx + row * classes,
+          [&](i64 j, S v) {
+            S g = total * math::exp(v - top) * inverse;
+            g -= each * (smoothing > 0 ? weight_of(j) : S(0));
+            g -= j == t1 ? first : S(0);
+            g -= j == t2 ? other : S(0);
+            return scale * g;
+          },
+          in);
     }
   }
 };
@@ -185,9 +193,9 @@ Tensor scale_rows(const Tensor& x, const Tensor& dy, bool per_row) {
   ledger::kernel({&x, &dy}, {&y}, double(x.numel()));
   visit_float(x.dtype(), "cross_entropy", [&]<class T>() {
     using S = compute_t<T>;
-    kernels::for_each_row(x.device(), x.dim(0), x.dim(1),
-                          ScaleRow<T, S>{y.data<T>(), x.data<T>(), dy.data<S>(), x.dim(1),
-                                         per_row ? 1 : 0});
+    kernels::for_each_row(
+        x.device(), x.dim(0), x.dim(1),
+        ScaleRow<T, S>{y.data<T>(), x.data<T>(), dy.data<S>(), x.dim(1), per_row ? 1 : 0});
   });
   return y;
 }
@@ -200,8 +208,8 @@ void check_arguments(const Tensor& logits, const Tensor& target, const CrossEntr
   check(logits.dim(1) > 0 || logits.dim(0) == 0, "cross_entropy: no classes in {}", logits);
   check(o.label_smoothing >= 0 && o.label_smoothing <= 1,
         "cross_entropy: label smoothing {} is outside [0, 1]", o.label_smoothing);
-  check(!o.class_weights.defined() || (o.class_weights.dtype() == DType::f32 &&
-                                       o.class_weights.numel() == logits.dim(1)),
+  check(!o.class_weights.defined() ||
+            (o.class_weights.dtype() == DType::f32 && o.class_weights.numel() == logits.dim(1)),
         "cross_entropy: class weights {} for {} classes; expected f32", o.class_weights,
         logits.dim(1));
   check(o.second_target.defined() == o.row_weight.defined(),
@@ -226,9 +234,8 @@ LossResult cross_entropy(Tensor logits_, const Tensor& target, const CrossEntrop
   const i64 classes = logits_.dim(1);
   const DType sum_dtype = logits_.dtype() == DType::f64 ? DType::f64 : DType::f32;
   if (device.is_cpu()) {
-    visit_index(target.dtype(), "cross_entropy", [&]<class Index>() {
-      check_targets<Index>(target, classes, o.ignore_index);
-    });
+    visit_index(target.dtype(), "cross_entropy",
+                [&]<class Index>() { check_targets<Index>(target, classes, o.ignore_index); });
   }
 
   // The caller's handle and `edge` own the memory alone: write the gradient over the logits.
@@ -274,11 +281,10 @@ LossResult cross_entropy(Tensor logits_, const Tensor& target, const CrossEntrop
   ledger::kernel({&loss_rows, &correct_rows}, {&total, &result.correct});
   visit_float(sum_dtype, "cross_entropy", [&]<class S>() {
     if constexpr (std::is_same_v<S, compute_t<S>>) {
-      kernels::for_each_row(
-          device, 1, rows,
-          Finish<S>{loss_rows.data<S>(), correct_rows.data<std::int32_t>(), rows,
-                    mean.defined() ? mean.data<S>() : nullptr, total.data<S>(),
-                    result.correct.data<std::int64_t>()});
+      kernels::for_each_row(device, 1, rows,
+                            Finish<S>{loss_rows.data<S>(), correct_rows.data<std::int32_t>(), rows,
+                                      mean.defined() ? mean.data<S>() : nullptr, total.data<S>(),
+                                      result.correct.data<std::int64_t>()});
     }
   });
   const Tensor y = o.reduction == Reduction::kNone ? loss_rows : total;

@@ -18,6 +18,14 @@ struct Pair {
   }
 };
 
+// Both sums over the chunks of column c, the same on every thread of the team.
+template <class Team, class S>
+PENSTOCK_HD Pair<S> sum_pairs(const Team& team, const Pair<S>* partial, i64 chunks, i64 cols,
+                              i64 c) {
+  return {team.sum(chunks, [&](i64 k) { return partial[k * cols + c].first; }),
+          team.sum(chunks, [&](i64 k) { return partial[k * cols + c].second; })};
+}
+
 // out = beta out + sum of the chunks; either output may be null.
 template <class S>
 struct FinishPairs {
@@ -27,10 +35,11 @@ struct FinishPairs {
   const Pair<S>* partial;
   i64 cols, chunks;
   S beta_first, beta_second;
-  PENSTOCK_HD void operator()(i64 c) const {
-    Pair<S> sum{};
-    for (i64 k = 0; k < chunks; ++k) {
-      sum += partial[k * cols + c];
+  template <class Team>
+  PENSTOCK_HD void operator()(const Team& team, i64 c) const {
+    const Pair<S> sum = sum_pairs(team, partial, chunks, cols, c);
+    if (!team.leader()) {
+      return;
     }
     if (first != nullptr) {
       first[c] = sum.first + (beta_first != S(0) ? beta_first * first[c] : S(0));
@@ -53,8 +62,7 @@ void sum_parameters(Backward& b, int a, int b_, Device device, i64 rows, i64 col
   }
   const i64 chunks = kernels::column_chunks(rows, cols);
   const DType dtype = dtype_of<S>;
-  const Tensor partial =
-      Tensor::empty({chunks, cols, 2}, dtype, device, MemoryClass::kWorkspace);
+  const Tensor partial = Tensor::empty({chunks, cols, 2}, dtype, device, MemoryClass::kWorkspace);
   auto* pairs = reinterpret_cast<Pair<S>*>(partial.data<S>());
   kernels::column_sums<Pair<S>>(device, rows, cols, chunks, term, pairs);
   const auto target = [&](bool wanted, int input) {
@@ -65,11 +73,10 @@ void sum_parameters(Backward& b, int a, int b_, Device device, i64 rows, i64 col
   };
   const Sink first = target(want_a, a);
   const Sink second = target(want_b, b_);
-  kernels::for_each(device, cols,
-                    FinishPairs<S>{first.grad.defined() ? first.grad.data<S>() : nullptr,
-                                   second.grad.defined() ? second.grad.data<S>() : nullptr, pairs,
-                                   cols, chunks, S(first.beta), S(second.beta)},
-                    kernels::kGrain / chunks + 1);
+  kernels::for_each_row(device, cols, chunks,
+                        FinishPairs<S>{first.grad.defined() ? first.grad.data<S>() : nullptr,
+                                       second.grad.defined() ? second.grad.data<S>() : nullptr,
+                                       pairs, cols, chunks, S(first.beta), S(second.beta)});
   if (want_a && !b.has_sink(a)) {
     b.set(a, first.grad);
   }

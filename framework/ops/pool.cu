@@ -115,10 +115,14 @@ struct MaxBackward {
         for (i64 ox = cols.begin; ox < cols.end; ++ox) {
           const i64 at = (image + oy * g.ow + ox) * g.c + c;
           const int code = int((iy - oy * g.stride) * g.window + ix - ox * g.stride);
+          // In two loops, or the compiler makes the first one's loads conditional.
+          S v[kN];
+          int winner[kN];
           for_lanes<kN>([&](int k) {
-            const S v = S(load(dy[at + k]));
-            sum[k] += int(tap[at + k]) == code ? v : S(0);
+            v[k] = S(load(dy[at + k]));
+            winner[k] = int(tap[at + k]);
           });
+          for_lanes<kN>([&](int k) { sum[k] += winner[k] == code ? v[k] : S(0); });
         }
       }
       for_lanes<kN>([&](int k) {

@@ -157,10 +157,10 @@ void place(const Tensor& y, const Tensor& part, int axis, i64 begin, i64 step) {
   const i64 inner = y.shape().numel(axis + 1, y.rank());
   const i64 outer = y.shape().numel(0, axis);
   const auto run = [&]<class T>() {
-    kernels::for_each_row(y.device(), outer, part.dim(axis) * inner,
-                          Place<T>{static_cast<T*>(y.raw()), static_cast<const T*>(part.raw()),
-                                   part.dim(axis) * inner, y.dim(axis) * inner, begin * inner,
-                                   step, inner});
+    kernels::for_each_row(
+        y.device(), outer, part.dim(axis) * inner,
+        Place<T>{static_cast<T*>(y.raw()), static_cast<const T*>(part.raw()),
+                 part.dim(axis) * inner, y.dim(axis) * inner, begin * inner, step, inner});
   };
   switch (size_of(y.dtype())) {
     case 1: run.template operator()<std::uint8_t>(); break;
@@ -303,8 +303,7 @@ Tensor pad(const Tensor& x, int axis_, i64 before, i64 after, double value) {
   const int axis = x.shape().axis(axis_, "pad");
   check(before >= 0 && after >= 0, "pad: {} and {} elements; expected none or more", before, after);
   const i64 n = x.dim(axis);
-  const Tensor y =
-      Tensor::empty(x.shape().with(axis, before + n + after), x.dtype(), x.device());
+  const Tensor y = Tensor::empty(x.shape().with(axis, before + n + after), x.dtype(), x.device());
   if (value == 0) {
     y.fill_zero();
   } else {
@@ -344,15 +343,15 @@ struct Scatter {
   i64 count, width, rows, groups;
   template <class Team>
   PENSTOCK_HD void operator()(const Team& team, i64 group) const {
-    for (i64 i = 0; i < count; ++i) {
+    const auto ours = [&](i64 i) {
       const i64 id = i64(ids[i]);
-      if (id < 0 || id >= rows || id % groups != group) {
-        continue;
-      }
-      S* to = grad + id * width;
+      return id >= 0 && id < rows && id % groups == group;
+    };
+    team.each_match(count, ours, [&](i64 i) {
+      S* to = grad + i64(ids[i]) * width;
       const T* from = dy + i * width;
       team.each(width, [&](i64 k) { to[k] += S(kernels::load(from[k])); });
-    }
+    });
   }
 };
 
@@ -413,8 +412,8 @@ Tensor embedding(const Tensor& table_, const Tensor& ids) {
       scatter(sink.grad, b.dy(), ids, width, rows);
       return;
     }
-    const Tensor grad = Tensor::zeros(
-        shape, b.dy().dtype() == DType::f64 ? DType::f64 : DType::f32, b.dy().device());
+    const Tensor grad = Tensor::zeros(shape, b.dy().dtype() == DType::f64 ? DType::f64 : DType::f32,
+                                      b.dy().device());
     scatter(grad, b.dy(), ids, width, rows);
     b.set(0, grad);
   });
