@@ -55,7 +55,11 @@ function(penstock_configure_library)
     LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/exports.map")
   # Only penstock:: leaves the library; everything that it was built from stays inside.
   target_link_options(penstock PRIVATE
-    "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map" LINKER:--no-undefined)
+    "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map")
+  # The run time of clang's sanitizers lies in the program, out of a library's sight.
+  if(NOT (PENSTOCK_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "Clang"))
+    target_link_options(penstock PRIVATE LINKER:--no-undefined)
+  endif()
   target_include_directories(penstock INTERFACE
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
     "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>"

@@ -70,6 +70,7 @@ if(PENSTOCK_BUNDLE)
   endif()
   install(CODE "
     set(libraries \"${penstock_bundle_for}\")
+    find_program(dpkg dpkg-query)
     set(excluded \"${penstock_not_bundled}\")
     file(GET_RUNTIME_DEPENDENCIES LIBRARIES \${libraries}
       RESOLVED_DEPENDENCIES_VAR needed UNRESOLVED_DEPENDENCIES_VAR missing
@@ -80,5 +81,16 @@ if(PENSTOCK_BUNDLE)
     foreach(library IN LISTS needed)
       file(INSTALL \"\${library}\" FOLLOW_SYMLINK_CHAIN
         DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}\")
+      # Whoever passes the tree on passes on its licences: as the distribution keeps them.
+      if(dpkg)
+        file(REAL_PATH \"\${library}\" real)
+        get_filename_component(name \"\${real}\" NAME)
+        execute_process(COMMAND \${dpkg} -S \"*/\${name}\" OUTPUT_VARIABLE owner ERROR_QUIET)
+        string(REGEX REPLACE \":.*\" \"\" owner \"\${owner}\")
+        if(owner AND EXISTS \"/usr/share/doc/\${owner}/copyright\")
+          file(INSTALL \"/usr/share/doc/\${owner}/copyright\" FOLLOW_SYMLINK_CHAIN
+            DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}/licenses/\${owner}\")
+        endif()
+      endif()
     endforeach()")
 endif()

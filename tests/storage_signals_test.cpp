@@ -35,33 +35,41 @@ int exit_of(F body) {
 }
 
 TEST(StorageSignals, TheFirstStopIsARequest) {
-  for (const auto& [signal, stop, code] :
-       {std::tuple{SIGINT, signals::Stop::kInterrupt, ExitCode::kInterrupted},
-        std::tuple{SIGTERM, signals::Stop::kTerminate, ExitCode::kTerminated},
-        std::tuple{SIGHUP, signals::Stop::kTerminate, ExitCode::kTerminated}}) {
+  struct Case {
+    int signal;
+    signals::Stop stop;
+    ExitCode code;
+  };
+  for (const Case& c : {Case{SIGINT, signals::Stop::kInterrupt, ExitCode::kInterrupted},
+                        Case{SIGTERM, signals::Stop::kTerminate, ExitCode::kTerminated},
+                        Case{SIGHUP, signals::Stop::kTerminate, ExitCode::kTerminated}}) {
     EXPECT_EQ(exit_of([&] {
                 ::signal(SIGHUP, SIG_DFL);
                 signals::install();
                 const bool before = signals::stop_requested() == signals::Stop::kNone;
-                ::raise(signal);
-                return before && signals::stop_requested() == stop &&
-                       signals::exit_code(stop) == code;
+                ::raise(c.signal);
+                return before && signals::stop_requested() == c.stop &&
+                       signals::exit_code(c.stop) == c.code;
               }),
               0);
   }
 }
 
 TEST(StorageSignals, TheSecondStopLeavesAtOnceWithItsCode) {
-  for (const auto& [first, second, code] :
-       {std::tuple{SIGINT, SIGINT, 130}, std::tuple{SIGTERM, SIGTERM, 143},
-        std::tuple{SIGTERM, SIGINT, 130}, std::tuple{SIGINT, SIGTERM, 143}}) {
+  struct Case {
+    int first;
+    int second;
+    int code;
+  };
+  for (const Case& c : {Case{SIGINT, SIGINT, 130}, Case{SIGTERM, SIGTERM, 143},
+                        Case{SIGTERM, SIGINT, 130}, Case{SIGINT, SIGTERM, 143}}) {
     EXPECT_EQ(exit_of([&] {
                 signals::install();
-                ::raise(first);
-                ::raise(second);
+                ::raise(c.first);
+                ::raise(c.second);
                 return false;  // not reached
               }),
-              code);
+              c.code);
   }
 }
 
