@@ -90,8 +90,8 @@ class Bert final : public Model {
     const i64 time = batch.input.dim(1);
     // Everything is of the first segment.
     const Tensor where = ops::add(ops::slice(positions_.weight, 0, 0, time),
-                                  ops::slice(types_.weight, 0, 0, 1));   // [T, C]
-    Tensor x = ops::add(words_(batch.input), where);                     // [N, T, C]
+                                  ops::slice(types_.weight, 0, 0, 1));  // [T, C]
+    Tensor x = ops::add(words_(batch.input), where);                    // [N, T, C]
     x = dropout_(norm_(amp::cast(x, stream_dtype(words_.weight))));
     for (const Layer& layer : layers_) {
       const Tensor lengths = batch.lengths;

@@ -26,9 +26,9 @@ class ConvNet3d final : public Model {
 
   Tensor forward(const Batch& batch) override {
     Tensor x = bn1_(conv1_(pixels(batch, conv1_.weight)), true);  // [N, D, H, W, 16]
-    x = bn2_(conv2_(x), true);                     // [N, D/2, H/2, W/2, 32]
-    x = bn3_(conv3_(x), true);                     // [N, D/4, H/4, W/4, 64]
-    return fc_(ops::global_avg_pool(x));           // [N, classes]
+    x = bn2_(conv2_(x), true);                                    // [N, D/2, H/2, W/2, 32]
+    x = bn3_(conv3_(x), true);                                    // [N, D/4, H/4, W/4, 64]
+    return fc_(ops::global_avg_pool(x));                          // [N, classes]
   }
   bool uses_batch_norm() const override { return true; }
 

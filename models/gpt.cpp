@@ -99,8 +99,8 @@ class Gpt final : public Model {
   Tensor forward(const Batch& batch) override {
     const Tensor& ids = batch.input;  // [N, T]
     const i64 time = ids.dim(1);
-    const Tensor positions = ops::slice(wpe_.weight, 0, 0, time);          // [T, C]
-    Tensor x = dropout_(ops::add(wte_(ids), positions));                   // [N, T, C]
+    const Tensor positions = ops::slice(wpe_.weight, 0, 0, time);  // [T, C]
+    Tensor x = dropout_(ops::add(wte_(ids), positions));           // [N, T, C]
     x = amp::cast(x, stream_dtype(wte_.weight));
     Tensor norm;
     if (options().recompute_blocks) {
@@ -120,8 +120,8 @@ class Gpt final : public Model {
         norm = end.norm;
       }
     }
-    norm = ops::reshape(norm, {-1, options().width});            // [N T, C]
-    return ops::linear(norm, wte_.weight, Tensor());             // [N T, V]
+    norm = ops::reshape(norm, {-1, options().width});  // [N T, C]
+    return ops::linear(norm, wte_.weight, Tensor());   // [N T, V]
   }
   i64 targets_per_sample() const override { return options().input[0]; }
 

@@ -24,7 +24,7 @@ class Mlp final : public Model {
   }
 
   Tensor forward(const Batch& batch) override {
-    Tensor x = pixels(batch, layers_.front().weight);                             // [N, ...]
+    Tensor x = pixels(batch, layers_.front().weight);          // [N, ...]
     x = ops::reshape(x, {x.dim(0), options().input.numel()});  // [N, D]
     for (std::size_t i = 0; i + 1 < layers_.size(); ++i) {
       x = dropouts_[i](layers_[i](x, ops::Activation::kRelu));
@@ -46,8 +46,8 @@ std::unique_ptr<Model> make_mlp(const ModelOptions& options) {
     }
   }
   if (options.input.rank() < 2) {
-    throw ConfigError(format("model.name: mlp takes images or volumes; the data set gives {}",
-                             options.input));
+    throw ConfigError(
+        format("model.name: mlp takes images or volumes; the data set gives {}", options.input));
   }
   return std::make_unique<Mlp>(options);
 }

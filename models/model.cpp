@@ -69,9 +69,9 @@ bool Model::ignorable(std::string_view name) const {
 }
 
 Tensor Model::pixels(const Batch& batch, const Tensor& weight) const {
-  return ops::image_input(batch.input, {.mean = options_.mean,
-                                        .deviation = options_.deviation,
-                                        .dtype = stream_dtype(weight)});
+  return ops::image_input(
+      batch.input,
+      {.mean = options_.mean, .deviation = options_.deviation, .dtype = stream_dtype(weight)});
 }
 
 DType stream_dtype(const Tensor& weight) {
@@ -91,23 +91,24 @@ const std::vector<std::string>& model_names() {
 
 void expect_input_rank(const ModelOptions& o, int rank, const char* what) {
   if (o.input.rank() != rank) {
-    throw ConfigError(format("model.name: {} takes {} per sample; the data set gives {}", o.name,
-                             what, o.input));
+    throw ConfigError(
+        format("model.name: {} takes {} per sample; the data set gives {}", o.name, what, o.input));
   }
 }
 
 void check_transformer(const ModelOptions& o) {
   expect_input_rank(o, 1, "token sequences [T]");
   if (o.layers < 0 || o.heads < 1 || o.width < 1 || o.width % o.heads != 0) {
-    throw ConfigError(format("model.width: {} with {} heads and {} layers; expected a multiple of the heads",
-                             o.width, o.heads, o.layers));
+    throw ConfigError(
+        format("model.width: {} with {} heads and {} layers; expected a multiple of the heads",
+               o.width, o.heads, o.layers));
   }
   if (o.vocabulary < 1) {
     throw ConfigError(format("model.vocabulary: {}; expected at least 1", o.vocabulary));
   }
   if (o.context > 0 && o.input[0] > o.context) {
-    throw ConfigError(format("data.sequence: {} tokens do not fit model.context {}", o.input[0],
-                             o.context));
+    throw ConfigError(
+        format("data.sequence: {} tokens do not fit model.context {}", o.input[0], o.context));
   }
 }
 
@@ -126,13 +127,15 @@ std::unique_ptr<Model> build_model(const ModelOptions& options) {
                              options.name, nearest, known));
   }
   if (options.dropout < 0 || options.dropout >= 1) {
-    throw ConfigError(format("model.dropout: {}; expected a value from 0 to below 1", options.dropout));
+    throw ConfigError(
+        format("model.dropout: {}; expected a value from 0 to below 1", options.dropout));
   }
   if (options.recompute_blocks && options.name != "gpt" && options.name != "bert" &&
       options.name != "vit") {
-    throw ConfigError(format("model.recompute: blocks is not available for {}: running a block again "
-                             "would count its batch statistics twice; expected none",
-                             options.name));
+    throw ConfigError(
+        format("model.recompute: blocks is not available for {}: running a block again "
+               "would count its batch statistics twice; expected none",
+               options.name));
   }
   auto model = it->second(options);
   return model;

@@ -22,8 +22,8 @@ struct ModelOptions {
   i64 heads = 6;
   i64 width = 384;
   i64 vocabulary = 256;
-  i64 context = 0;   // longest sequence; 0: that of the input
-  i64 patch = 4;     // vit: pixels
+  i64 context = 0;  // longest sequence; 0: that of the input
+  i64 patch = 4;    // vit: pixels
   double dropout = 0;
   std::string stem = "auto";  // resnet: cifar (3x3), imagenet (7x7 and pooling), auto by image size
   bool recompute_blocks = false;  // gpt, bert, vit
@@ -35,9 +35,9 @@ struct ModelOptions {
 
 // Device tensors of one micro-batch.
 struct Batch {
-  Tensor input;    // u8 or f32 [N, ...], or i32 [N, T]
-  Tensor target;   // i64 or i32, one per row of logits
-  Tensor lengths;  // i32 [N]: tokens that are no padding; undefined: all
+  Tensor input;                      // u8 or f32 [N, ...], or i32 [N, T]
+  Tensor target;                     // i64 or i32, one per row of logits
+  Tensor lengths;                    // i32 [N]: tokens that are no padding; undefined: all
   Tensor second_target, row_weight;  // mixup
 };
 
@@ -71,8 +71,8 @@ class Model : public nn::Module {
 
 // The names that build_model() knows.
 const std::vector<std::string>& model_names();
-// Throws ConfigError for an unknown name (with the nearest one) and for options that do not fit each
-// other.
+// Throws ConfigError for an unknown name (with the nearest one) and for options that do not fit
+// each other.
 std::unique_ptr<Model> build_model(const ModelOptions& options);
 
 }  // namespace penstock::models

@@ -1,5 +1,5 @@
-// Residual networks (He et al. 2015), with torchvision's module names; the stride of a bottleneck is
-// in its 3x3 convolution, as torchvision has it.
+// Residual networks (He et al. 2015), with torchvision's module names; the stride of a bottleneck
+// is in its 3x3 convolution, as torchvision has it.
 #include <deque>
 #include <optional>
 
@@ -8,8 +8,8 @@
 namespace penstock::models {
 namespace {
 
-// Two 3x3 convolutions, or 1x1, 3x3, 1x1; each with its norm, and the shortcut added before the last
-// ReLU.
+// Two 3x3 convolutions, or 1x1, 3x3, 1x1; each with its norm, and the shortcut added before the
+// last ReLU.
 class Block final : public nn::Module {
  public:
   struct Options {
@@ -132,7 +132,7 @@ std::unique_ptr<Model> make_resnet(const ModelOptions& o) {
   } else if (o.stem != "auto") {
     throw ConfigError(format("model.stem: {}; expected auto, cifar or imagenet", o.stem));
   }
-  const std::array<int, 4> depths = o.name == "resnet18"   ? std::array<int, 4>{2, 2, 2, 2}
+  const std::array<int, 4> depths = o.name == "resnet18"    ? std::array<int, 4>{2, 2, 2, 2}
                                     : o.name == "resnet101" ? std::array<int, 4>{3, 4, 23, 3}
                                                             : std::array<int, 4>{3, 4, 6, 3};
   return std::make_unique<ResNet>(o, small, depths, o.name == "resnet50" || o.name == "resnet101");

@@ -50,11 +50,11 @@ class Vit final : public Model {
   explicit Vit(const ModelOptions& o)
       : Model(o),
         patches_((o.input[0] / o.patch) * (o.input[1] / o.patch)),
-        patch_embed_({.in = o.input[2], .out = o.width, .kernel = o.patch, .stride = o.patch,
-                      .bias = true}),
+        patch_embed_(
+            {.in = o.input[2], .out = o.width, .kernel = o.patch, .stride = o.patch, .bias = true}),
         cls_token_(parameter("cls_token", {1, 1, o.width}, nn::Init::normal(0.02F), false)),
-        pos_embed_(parameter("pos_embed", {1, patches_ + 1, o.width}, nn::Init::normal(0.02F),
-                             false)),
+        pos_embed_(
+            parameter("pos_embed", {1, patches_ + 1, o.width}, nn::Init::normal(0.02F), false)),
         dropout_(o.dropout, 0),
         norm_(o.width, 1e-6),
         head_({.in = o.width, .out = o.classes}) {

@@ -20,7 +20,9 @@
 namespace penstock {
 namespace {
 
-Tensor scalar(float v) { return Tensor::from(std::vector<float>{v}, {1}, kCpu); }
+Tensor scalar(float v) {
+  return Tensor::from(std::vector<float>{v}, {1}, kCpu);
+}
 Tensor vector(std::vector<float> v) {
   const Shape shape = {i64(v.size())};
   return Tensor::from(v, shape, kCpu);
@@ -35,7 +37,8 @@ std::string message_of(const std::function<void()>& f) {
   return "";
 }
 
-// ---- deep and wide graphs ------------------------------------------------------------------------
+// ---- deep and wide graphs
+// ------------------------------------------------------------------------
 
 // Runs `f` with a stack that recursion over a few thousand nodes would overflow.
 void on_small_stack(void (*f)()) {
@@ -105,7 +108,8 @@ TEST(DeepGraph, WideFanOutAndFanInAddUpExactly) {
   });
 }
 
-// ---- accumulation --------------------------------------------------------------------------------
+// ---- accumulation
+// --------------------------------------------------------------------------------
 
 TEST(Backward, OverwritesUnlessItAccumulates) {
   const Tensor w = leaf(vector({1, 2, 3}));
@@ -189,7 +193,8 @@ TEST(Backward, TellsWhenALeafIsComplete) {
   EXPECT_EQ(order, (std::vector<std::string>{"late", "early"}));
 }
 
-// ---- refusals ------------------------------------------------------------------------------------
+// ---- refusals
+// ------------------------------------------------------------------------------------
 
 TEST(Backward, RefusesASpentGraphByTheOpsName) {
   const Tensor x = leaf(vector({1}));
@@ -212,10 +217,9 @@ TEST(Backward, RefusesWhatItCannotStartFrom) {
   EXPECT_NE(message_of([&] { backward(ops::neg(x), {.seed = vector({1})}); }).find("seed"),
             std::string::npos);
   EXPECT_NE(message_of([&] { backward(vector({1})); }).find("does not depend"), std::string::npos);
-  EXPECT_NE(message_of([&] {
-              (void)leaf(Tensor::zeros({1}, DType::i64, kCpu), "ids");
-            }).find("ids"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { (void)leaf(Tensor::zeros({1}, DType::i64, kCpu), "ids"); }).find("ids"),
+      std::string::npos);
 }
 
 TEST(NoGrad, RecordsNothingAndNests) {
@@ -232,7 +236,8 @@ TEST(NoGrad, RecordsNothingAndNests) {
   EXPECT_TRUE(ops::neg(x).needs_grad());
 }
 
-// ---- mixed precision -----------------------------------------------------------------------------
+// ---- mixed precision
+// -----------------------------------------------------------------------------
 
 TEST(Amp, ReadsTheTwinAndSendsTheGradientToTheMaster) {
   const Tensor w = leaf(vector({1, 2}));
@@ -244,7 +249,8 @@ TEST(Amp, ReadsTheTwinAndSendsTheGradientToTheMaster) {
   EXPECT_EQ(grad(w).values<float>(), (std::vector<float>{2, 2}));
 }
 
-// ---- memory --------------------------------------------------------------------------------------
+// ---- memory
+// --------------------------------------------------------------------------------------
 
 struct Used {
   i64 persistent = memory::stats(kCpu, Region::kPersistent).used;
@@ -267,8 +273,8 @@ TEST(OutOfMemory, LeavesNoTraceAHundredTimes) {
   }
 }
 
-// A training step that fails anywhere, forward or backward, and is caught: the same bytes are in use
-// as before, and the step after gives the same gradients as if nothing had happened.
+// A training step that fails anywhere, forward or backward, and is caught: the same bytes are in
+// use as before, and the step after gives the same gradients as if nothing had happened.
 class FailingStep {
  public:
   FailingStep()
@@ -348,9 +354,8 @@ TEST(OutOfMemory, ABackwardPassThatFailsHalfWayLeavesNoTrace) {
       for (int k = 0; k < 10; ++k) {
         y = ops::linear(y, w, Tensor());
         if (k == fails_at) {
-          y = record("greedy", y.detached(), {y}, [](Backward& b) {
-            b.set(0, Tensor::empty({i64{1} << 40}, DType::u8, kCpu));
-          });
+          y = record("greedy", y.detached(), {y},
+                     [](Backward& b) { b.set(0, Tensor::empty({i64{1} << 40}, DType::u8, kCpu)); });
         }
       }
       backward(ops::sum(y));
@@ -385,7 +390,8 @@ TEST(StepScope, KeepCopiesWhatMustStay) {
   EXPECT_FALSE(total.needs_grad());
 }
 
-// ---- recomputation -------------------------------------------------------------------------------
+// ---- recomputation
+// -------------------------------------------------------------------------------
 
 class Shared : public nn::Module {
  public:
@@ -405,7 +411,9 @@ TEST(Recompute, SharedWeightsGetEveryContribution) {
   const auto block = [&](const Tensor& h) { return ops::tanh(model.fc(h)); };
   bool outside = false;
   const auto gradients = [&](bool recomputed, bool accumulate) {
-    const auto run = [&](const Tensor& h) { return recomputed ? nn::recompute(block, h) : block(h); };
+    const auto run = [&](const Tensor& h) {
+      return recomputed ? nn::recompute(block, h) : block(h);
+    };
     if (!accumulate) {
       arena.begin_step();
     }

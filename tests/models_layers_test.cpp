@@ -1,5 +1,5 @@
-// What models are made of: sizes and names that the public has, initial values, evaluation mode, and
-// which kernels their convolutions get.
+// What models are made of: sizes and names that the public has, initial values, evaluation mode,
+// and which kernels their convolutions get.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -25,15 +25,19 @@ ModelOptions resnet(const std::string& name) {
   return {.name = name, .input = {224, 224, 3}, .classes = 1000};
 }
 ModelOptions gpt2() {
-  return {.name = "gpt", .input = {1024}, .layers = 12, .heads = 12, .width = 768, .vocabulary = 50257};
+  return {
+      .name = "gpt", .input = {1024}, .layers = 12, .heads = 12, .width = 768, .vocabulary = 50257};
 }
 ModelOptions bert_base() {
-  return {.name = "bert", .input = {512}, .layers = 12, .heads = 12, .width = 768, .vocabulary = 30522};
+  return {
+      .name = "bert", .input = {512}, .layers = 12, .heads = 12, .width = 768, .vocabulary = 30522};
 }
 
 // The numbers that the papers' public implementations report.
 TEST(Architecture, HasThePublicNumberOfParameters) {
-  const auto count = [](const ModelOptions& o) { return models::build_model(o)->parameter_count(); };
+  const auto count = [](const ModelOptions& o) {
+    return models::build_model(o)->parameter_count();
+  };
   EXPECT_EQ(count(resnet("resnet18")), 11'689'512);
   EXPECT_EQ(count(resnet("resnet34")), 21'797'672);
   EXPECT_EQ(count(resnet("resnet50")), 25'557'032);
@@ -140,11 +144,14 @@ TEST(Files, WhatNobodyNeedsIsIgnoredAndNothingElse) {
 }
 
 TEST(Files, WeightsComeBackAsTheyWere) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            format("penstock_models_{}.safetensors", getpid())).string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / format("penstock_models_{}.safetensors", getpid()))
+          .string();
   for (const ModelOptions& o :
-       {ModelOptions{.name = "bert", .input = {8}, .layers = 1, .heads = 2, .width = 8, .vocabulary = 16},
-        ModelOptions{.name = "gpt", .input = {8}, .layers = 1, .heads = 2, .width = 8, .vocabulary = 16},
+       {ModelOptions{
+            .name = "bert", .input = {8}, .layers = 1, .heads = 2, .width = 8, .vocabulary = 16},
+        ModelOptions{
+            .name = "gpt", .input = {8}, .layers = 1, .heads = 2, .width = 8, .vocabulary = 16},
         ModelOptions{.name = "conv3d", .input = {8, 8, 8, 1}}}) {
     const auto from = models::build_model(o);
     const nn::ParameterArena source(*from, {.device = kCpu, .seed = 1, .gradients = false});
@@ -159,7 +166,8 @@ TEST(Files, WeightsComeBackAsTheyWere) {
   std::filesystem::remove(path);
 }
 
-// ---- initial values ------------------------------------------------------------------------------
+// ---- initial values
+// ------------------------------------------------------------------------------
 
 struct Spread {
   double largest = 0;
@@ -221,7 +229,8 @@ TEST(Initial, WeightDecayIsForMatricesOnly) {
   });
 }
 
-// ---- modes ---------------------------------------------------------------------------------------
+// ---- modes
+// ---------------------------------------------------------------------------------------
 
 // In evaluation a sample's result does not depend on what else is in the batch, and drops nothing.
 TEST(Evaluation, RowsAreIndependentAndRepeatable) {
@@ -252,11 +261,13 @@ TEST(Evaluation, RowsAreIndependentAndRepeatable) {
   }
 }
 
-// ---- images --------------------------------------------------------------------------------------
+// ---- images
+// --------------------------------------------------------------------------------------
 
 TEST(ImageInput, NormalisesBytesAndFloatsByChannel) {
   const ops::ImageInput o{.mean = {0.5F, 0.25F, 0, 0}, .deviation = {0.5F, 1, 2, 1}};
-  const Tensor bytes = Tensor::from(std::vector<std::uint8_t>{0, 255, 51, 255, 0, 102}, {1, 2, 3}, kCpu);
+  const Tensor bytes =
+      Tensor::from(std::vector<std::uint8_t>{0, 255, 51, 255, 0, 102}, {1, 2, 3}, kCpu);
   const std::vector<float> expected = {-1, 0.75F, 0.1F, 1, -0.25F, 0.2F};
   const auto expect_near = [&](const Tensor& y, double tolerance) {
     ASSERT_EQ(y.shape(), (Shape{1, 2, 3}));
@@ -288,12 +299,13 @@ TEST(ImageInput, IsOneKernelThatDeclaresItsBytes) {
 
 TEST(ImageInput, RefusesWhatIsNoImage) {
   EXPECT_THROW((void)ops::image_input(Tensor::zeros({2, 3}, DType::i32, kCpu), {}), Error);
-  EXPECT_THROW((void)ops::image_input(Tensor::zeros({2, 3}, DType::u8, kCpu),
-                                      {.deviation = {0, 1, 1, 1}}),
-               Error);
+  EXPECT_THROW(
+      (void)ops::image_input(Tensor::zeros({2, 3}, DType::u8, kCpu), {.deviation = {0, 1, 1, 1}}),
+      Error);
 }
 
-// ---- kernels -------------------------------------------------------------------------------------
+// ---- kernels
+// -------------------------------------------------------------------------------------
 
 kernels::Conv conv(i64 channels, i64 filters, i64 size, i64 kernel, i64 stride, i64 pad) {
   return {.n = 8,
@@ -316,7 +328,8 @@ std::vector<kernels::Conv> convolutions(const ModelOptions& o) {
       return;
     }
     if (name == "conv1.weight") {
-      all.push_back(conv(p.shape[3], p.shape[0], o.input[0], p.shape[1], small ? 1 : 2, p.shape[1] / 2));
+      all.push_back(
+          conv(p.shape[3], p.shape[0], o.input[0], p.shape[1], small ? 1 : 2, p.shape[1] / 2));
       return;
     }
     const i64 stage = name[5] - '1';  // "layerN.M.convK.weight"
@@ -324,12 +337,13 @@ std::vector<kernels::Conv> convolutions(const ModelOptions& o) {
     const bool strided = stage > 0 && first &&
                          (name.find("downsample") != std::string::npos ||
                           name.find(bottleneck ? "conv2" : "conv1") != std::string::npos);
-    const bool before = strided || (bottleneck && stage > 0 && first &&
-                                    name.find("conv1") != std::string::npos);
+    const bool before =
+        strided || (bottleneck && stage > 0 && first && name.find("conv1") != std::string::npos);
     const i64 size = (small ? o.input[0] : o.input[0] / 4) >> (before ? stage - 1 : stage);
     const kernels::Conv c =
         conv(p.shape[3], p.shape[0], size, p.shape[1], strided ? 2 : 1, p.shape[1] / 2);
-    if (seen.insert(format("{} {} {} {} {}", c.channels, c.filters, size, p.shape[1], strided)).second) {
+    if (seen.insert(format("{} {} {} {} {}", c.channels, c.filters, size, p.shape[1], strided))
+            .second) {
       all.push_back(c);
     }
   });
@@ -341,11 +355,11 @@ TEST(Convolutions, NoneOfTheZooFallsBackToReferenceCode) {
   if (kernels::onednn() == nullptr) {
     GTEST_SKIP() << kernels::onednn_status();
   }
-  std::vector<kernels::Conv> all = {
-      conv(1, 32, 28, 3, 1, 1), conv(32, 64, 14, 3, 1, 1),                      // cnn
-      conv(3, 192, 32, 4, 4, 0), conv(3, 192, 224, 16, 16, 0)};                 // vit
-  for (const auto& [channels, filters, size, stride] :
-       std::vector<std::array<i64, 4>>{{1, 16, 16, 1}, {16, 32, 16, 2}, {32, 64, 8, 2}}) {  // conv3d
+  std::vector<kernels::Conv> all = {conv(1, 32, 28, 3, 1, 1), conv(32, 64, 14, 3, 1, 1),  // cnn
+                                    conv(3, 192, 32, 4, 4, 0),
+                                    conv(3, 192, 224, 16, 16, 0)};  // vit
+  for (const auto& [channels, filters, size, stride] : std::vector<std::array<i64, 4>>{
+           {1, 16, 16, 1}, {16, 32, 16, 2}, {32, 64, 8, 2}}) {  // conv3d
     all.push_back({.n = 8,
                    .channels = channels,
                    .filters = filters,

@@ -16,7 +16,8 @@ namespace {
 
 constexpr i64 kSamples = 256;
 
-// ---- make.py's rule ------------------------------------------------------------------------------
+// ---- make.py's rule
+// ------------------------------------------------------------------------------
 
 std::uint32_t hash(const std::string& text) {
   std::uint32_t h = 0x811C9DC5U;
@@ -95,7 +96,8 @@ Tensor drawn(const std::string& name, const Shape& shape, std::uint32_t below) {
   return Tensor::from(v, shape, kCpu);
 }
 
-// ---- our run -------------------------------------------------------------------------------------
+// ---- our run
+// -------------------------------------------------------------------------------------
 
 void fill(const io::NamedTensor& t) {
   const std::vector<double> file = values(t.name, io::file_shape(t.tensor.shape(), t.layout));
@@ -146,8 +148,8 @@ Results run(const models::ModelOptions& options, const models::Batch& batch, DTy
   const i64 width = size_of(dtype);
   for (const io::NamedTensor& t : model->public_tensors()) {
     if (t.name.find("running") != std::string::npos) {
-      const i64 at = (static_cast<char*>(t.tensor.raw()) -
-                      static_cast<char*>(arena.buffers().raw())) / 4;
+      const i64 at =
+          (static_cast<char*>(t.tensor.raw()) - static_cast<char*>(arena.buffers().raw())) / 4;
       r["buffer:" + t.name] =
           file_order(arena.buffer_shadows().part(at, t.tensor.shape()), t.layout);
       continue;
@@ -162,7 +164,8 @@ Results run(const models::ModelOptions& options, const models::Batch& batch, DTy
   return r;
 }
 
-// ---- comparison ----------------------------------------------------------------------------------
+// ---- comparison
+// ----------------------------------------------------------------------------------
 
 struct Reference {
   Results exact;
@@ -243,14 +246,12 @@ void expect_same(const std::string& name, const Case& c) {
 }
 
 TEST(Parity, GptIsGpt2) {
-  expect_same("gpt", {.options = {.name = "gpt",
-                                  .input = {16},
-                                  .layers = 2,
-                                  .heads = 2,
-                                  .width = 32,
-                                  .vocabulary = 64},
-                      .batch = {.input = drawn<std::int32_t>("input", {3, 16}, 64),
-                                .target = drawn<std::int32_t>("target", {48}, 64)}});
+  expect_same(
+      "gpt",
+      {.options =
+           {.name = "gpt", .input = {16}, .layers = 2, .heads = 2, .width = 32, .vocabulary = 64},
+       .batch = {.input = drawn<std::int32_t>("input", {3, 16}, 64),
+                 .target = drawn<std::int32_t>("target", {48}, 64)}});
 }
 
 TEST(Parity, BertIsBert) {
@@ -260,21 +261,20 @@ TEST(Parity, BertIsBert) {
     const bool counts = i % 2 == 0 && i % 16 < lengths[std::size_t(i / 16)];
     target[std::size_t(i)] = counts ? target[std::size_t(i)] : -100;
   }
-  expect_same("bert", {.options = {.name = "bert",
-                                   .input = {16},
-                                   .layers = 2,
-                                   .heads = 2,
-                                   .width = 32,
-                                   .vocabulary = 64},
-                       .batch = {.input = drawn<std::int32_t>("input", {3, 16}, 64),
-                                 .target = Tensor::from(target, {48}, kCpu),
-                                 .lengths = Tensor::from(lengths, {3}, kCpu)}});
+  expect_same(
+      "bert",
+      {.options =
+           {.name = "bert", .input = {16}, .layers = 2, .heads = 2, .width = 32, .vocabulary = 64},
+       .batch = {.input = drawn<std::int32_t>("input", {3, 16}, 64),
+                 .target = Tensor::from(target, {48}, kCpu),
+                 .lengths = Tensor::from(lengths, {3}, kCpu)}});
 }
 
 TEST(Parity, ResNet50IsTorchvisions) {
-  expect_same("resnet50", {.options = {.name = "resnet50", .input = {64, 64, 3}, .stem = "imagenet"},
-                           .batch = {.input = drawn<std::uint8_t>("input", {2, 64, 64, 3}, 256),
-                                     .target = drawn<std::int64_t>("target", {2}, 10)}});
+  expect_same("resnet50",
+              {.options = {.name = "resnet50", .input = {64, 64, 3}, .stem = "imagenet"},
+               .batch = {.input = drawn<std::uint8_t>("input", {2, 64, 64, 3}, 256),
+                         .target = drawn<std::int64_t>("target", {2}, 10)}});
 }
 
 }  // namespace

@@ -107,10 +107,10 @@ class Dropout : public Module {
   std::uint32_t layer_;
 };
 
-// Runs `block` without keeping what it needs for its backward pass; the backward pass runs it again,
-// in the same precision. What is drawn inside depends on counters, so it is drawn again alike. All
-// that needs a gradient inside is `x` or a parameter of an arena, whose begin_step() precedes every
-// step; batch norm would count its statistics twice.
+// Runs `block` without keeping what it needs for its backward pass; the backward pass runs it
+// again, in the same precision. What is drawn inside depends on counters, so it is drawn again
+// alike. All that needs a gradient inside is `x` or a parameter of an arena, whose begin_step()
+// precedes every step; batch norm would count its statistics twice.
 Tensor recompute(const std::function<Tensor(const Tensor&)>& block, const Tensor& x);
 
 }  // namespace penstock::nn

@@ -13,8 +13,8 @@ struct ImageInput {
   std::array<float, 4> deviation{1, 1, 1, 1};
   DType dtype = DType::f32;  // of the result; f64 on the CPU only
 };
-// x [N, ..., C], u8 or f32: (x / 255 - mean[c]) / deviation[c] for u8; f32 is taken as already scaled
-// to [0, 1]. No gradient: images are data.
+// x [N, ..., C], u8 or f32: (x / 255 - mean[c]) / deviation[c] for u8; f32 is taken as already
+// scaled to [0, 1]. No gradient: images are data.
 Tensor image_input(const Tensor& x, const ImageInput& options);
 
 }  // namespace penstock::ops

@@ -18,8 +18,8 @@ struct Window {
   i64 window, stride, pad;
 };
 
-// f(c, n) for the channels [c, c + n()) of a pixel, n a constant: a CPU thread takes a vector of them
-// through all cells of a window at once, a GPU's threads take one each.
+// f(c, n) for the channels [c, c + n()) of a pixel, n a constant: a CPU thread takes a vector of
+// them through all cells of a window at once, a GPU's threads take one each.
 template <class Team, class F>
 PENSTOCK_HD void each_channels(const Team& team, i64 channels, F f) {
   constexpr int kN = std::is_same_v<Team, kernels::SerialTeam> ? 16 : 1;
@@ -37,6 +37,13 @@ PENSTOCK_HD void for_lanes(F f) {
   for (int k = 0; k < N; ++k) {
     f(k);
   }
+}
+
+// The next N elements as the arithmetic sees them. A loop of its own: with more in it the compiler
+// makes the loads conditional, or one by one.
+template <int N, class S, class T>
+PENSTOCK_HD void load_lanes(S (&to)[N], const T* from) {
+  for_lanes<N>([&](int k) { to[k] = S(load(from[k])); });
 }
 
 struct Range {
@@ -66,18 +73,16 @@ struct MaxForward {
       constexpr int kN = decltype(n)::value;
       S best[kN];
       int at[kN];
-      for_lanes<kN>([&](int k) {
-        best[k] = S(load(image[(rows.begin * g.w + cols.begin) * g.c + c + k]));
-        at[k] = int((rows.begin - top) * g.window + cols.begin - left);
-      });
+      load_lanes(best, image + (rows.begin * g.w + cols.begin) * g.c + c);
+      for_lanes<kN>([&](int k) { at[k] = int((rows.begin - top) * g.window + cols.begin - left); });
       for (i64 iy = rows.begin; iy < rows.end; ++iy) {
         for (i64 ix = cols.begin; ix < cols.end; ++ix) {
-          const T* cell = image + (iy * g.w + ix) * g.c + c;
+          S v[kN];
+          load_lanes(v, image + (iy * g.w + ix) * g.c + c);
           const int code = int((iy - top) * g.window + ix - left);
           for_lanes<kN>([&](int k) {
-            const S v = S(load(cell[k]));
-            const bool better = v > best[k] || v != v;
-            best[k] = better ? v : best[k];
+            const bool better = v[k] > best[k] || v[k] != v[k];
+            best[k] = better ? v[k] : best[k];
             at[k] = better ? code : at[k];
           });
         }
@@ -115,22 +120,103 @@ struct MaxBackward {
         for (i64 ox = cols.begin; ox < cols.end; ++ox) {
           const i64 at = (image + oy * g.ow + ox) * g.c + c;
           const int code = int((iy - oy * g.stride) * g.window + ix - ox * g.stride);
-          // In two loops, or the compiler makes the first one's loads conditional.
           S v[kN];
           int winner[kN];
-          for_lanes<kN>([&](int k) {
-            v[k] = S(load(dy[at + k]));
-            winner[k] = int(tap[at + k]);
-          });
+          load_lanes(v, dy + at);
+          load_lanes(winner, tap + at);
           for_lanes<kN>([&](int k) { sum[k] += winner[k] == code ? v[k] : S(0); });
         }
       }
-      for_lanes<kN>([&](int k) {
-        dx[pixel * g.c + c + k] = store<T>(sum[k]);
-      });
+      for_lanes<kN>([&](int k) { dx[pixel * g.c + c + k] = store<T>(sum[k]); });
     });
   }
 };
+
+// The same for a GPU's thread per kPack channels of a pixel: whole vectors are read and written.
+template <class T>
+struct MaxForwardPacks {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  static constexpr int kPack = kernels::pack_length<T>();
+  using S = compute_t<T>;
+  MaxForward<T> f;
+  i64 groups;
+  PENSTOCK_HD void operator()(i64 i) const {
+    using P = kernels::Pack<T, kPack>;
+    const Window& g = f.g;
+    const i64 pixel = i / groups;
+    const i64 c = i % groups * kPack;
+    const i64 top = pixel / g.ow % g.oh * g.stride - g.pad;
+    const i64 left = pixel % g.ow * g.stride - g.pad;
+    const T* image = f.x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
+    const Range rows = clipped(top, top + g.window, g.h);
+    const Range cols = clipped(left, left + g.window, g.w);
+    P best{};
+    kernels::Pack<std::uint8_t, kPack> at{};
+    for (i64 iy = rows.begin; iy < rows.end; ++iy) {
+      for (i64 ix = cols.begin; ix < cols.end; ++ix) {
+        const P cell = *reinterpret_cast<const P*>(image + (iy * g.w + ix) * g.c + c);
+        const int code = int((iy - top) * g.window + ix - left);
+        const bool first = iy == rows.begin && ix == cols.begin;
+        for (int k = 0; k < kPack; ++k) {
+          const S v = S(load(cell.v[k]));
+          if (first || v > S(load(best.v[k])) || v != v) {
+            best.v[k] = cell.v[k];
+            at.v[k] = std::uint8_t(code);
+          }
+        }
+      }
+    }
+    *reinterpret_cast<P*>(f.y + pixel * g.c + c) = best;
+    *reinterpret_cast<kernels::Pack<std::uint8_t, kPack>*>(f.tap + pixel * g.c + c) = at;
+  }
+};
+
+template <class T>
+struct MaxBackwardPacks {
+  static constexpr bool kCpuOnly = std::is_same_v<T, double>;
+  static constexpr int kPack = kernels::pack_length<T>();
+  using S = compute_t<T>;
+  MaxBackward<T> f;
+  i64 groups;
+  PENSTOCK_HD void operator()(i64 i) const {
+    using P = kernels::Pack<T, kPack>;
+    const Window& g = f.g;
+    const i64 pixel = i / groups;
+    const i64 c = i % groups * kPack;
+    const i64 ix = pixel % g.w + g.pad;
+    const i64 iy = pixel / g.w % g.h + g.pad;
+    const i64 image = pixel / (g.w * g.h) * g.oh * g.ow;
+    const Range rows = {iy < g.window ? 0 : (iy - g.window) / g.stride + 1,
+                        iy / g.stride + 1 < g.oh ? iy / g.stride + 1 : g.oh};
+    const Range cols = {ix < g.window ? 0 : (ix - g.window) / g.stride + 1,
+                        ix / g.stride + 1 < g.ow ? ix / g.stride + 1 : g.ow};
+    S sum[kPack] = {};
+    for (i64 oy = rows.begin; oy < rows.end; ++oy) {
+      for (i64 ox = cols.begin; ox < cols.end; ++ox) {
+        const i64 at = (image + oy * g.ow + ox) * g.c + c;
+        const int code = int((iy - oy * g.stride) * g.window + ix - ox * g.stride);
+        const P dy = *reinterpret_cast<const P*>(f.dy + at);
+        const auto tap = *reinterpret_cast<const kernels::Pack<std::uint8_t, kPack>*>(f.tap + at);
+        for (int k = 0; k < kPack; ++k) {
+          sum[k] += int(tap.v[k]) == code ? S(load(dy.v[k])) : S(0);
+        }
+      }
+    }
+    P out;
+    for (int k = 0; k < kPack; ++k) {
+      out.v[k] = store<T>(sum[k]);
+    }
+    *reinterpret_cast<P*>(f.dx + pixel * g.c + c) = out;
+  }
+};
+
+// Does a pack kernel fit these channels and addresses?
+template <class T>
+bool packs_fit(Device device, i64 channels, const T* a, const T* b) {
+  constexpr int kPack = kernels::pack_length<T>();
+  return device.is_cuda() && channels % kPack == 0 && kernels::pack_aligned<kPack>(a) &&
+         kernels::pack_aligned<kPack>(b);
+}
 
 template <class T>
 struct AvgForward {
@@ -147,8 +233,8 @@ struct AvgForward {
     const T* image = x + pixel / (g.ow * g.oh) * g.h * g.w * g.c;
     const Range rows = clipped(top, top + g.window, g.h);
     const Range cols = clipped(left, left + g.window, g.w);
-    const i64 cells = count_padding ? g.window * g.window
-                                    : (rows.end - rows.begin) * (cols.end - cols.begin);
+    const i64 cells =
+        count_padding ? g.window * g.window : (rows.end - rows.begin) * (cols.end - cols.begin);
     mean_of(team, image, rows, cols, cells, y + pixel * g.c);
   }
   // to[c] = the sum of channel c over the rectangle / cells.
@@ -160,15 +246,12 @@ struct AvgForward {
       S sum[kN] = {};
       for (i64 iy = rows.begin; iy < rows.end; ++iy) {
         for (i64 ix = cols.begin; ix < cols.end; ++ix) {
-          const T* cell = image + (iy * g.w + ix) * g.c + c;
-          for_lanes<kN>([&](int k) {
-            sum[k] += S(load(cell[k]));
-          });
+          S v[kN];
+          load_lanes(v, image + (iy * g.w + ix) * g.c + c);
+          for_lanes<kN>([&](int k) { sum[k] += v[k]; });
         }
       }
-      for_lanes<kN>([&](int k) {
-        to[c + k] = store<T>(sum[k] / S(cells));
-      });
+      for_lanes<kN>([&](int k) { to[c + k] = store<T>(sum[k] / S(cells)); });
     });
   }
 };
@@ -203,22 +286,23 @@ struct AvgBackward {
           const i64 cells = count_padding ? g.window * g.window
                                           : extent(oy * g.stride - g.pad, g.h) *
                                                 extent(ox * g.stride - g.pad, g.w);
-          const T* from = dy + (image + oy * g.ow + ox) * g.c + c;
-          for_lanes<kN>([&](int k) {
-            sum[k] += S(load(from[k])) / S(cells);
-          });
+          S v[kN];
+          load_lanes(v, dy + (image + oy * g.ow + ox) * g.c + c);
+          for_lanes<kN>([&](int k) { sum[k] += v[k] / S(cells); });
         }
       }
-      for_lanes<kN>([&](int k) {
-        dx[pixel * g.c + c + k] = store<T>(sum[k]);
-      });
+      for_lanes<kN>([&](int k) { dx[pixel * g.c + c + k] = store<T>(sum[k]); });
     });
   }
 };
 
 // Window i of `out` over n cells: [floor(i n / out), ceil((i + 1) n / out)).
-PENSTOCK_HD i64 window_begin(i64 i, i64 n, i64 out) { return i * n / out; }
-PENSTOCK_HD i64 window_end(i64 i, i64 n, i64 out) { return ((i + 1) * n + out - 1) / out; }
+PENSTOCK_HD i64 window_begin(i64 i, i64 n, i64 out) {
+  return i * n / out;
+}
+PENSTOCK_HD i64 window_end(i64 i, i64 n, i64 out) {
+  return ((i + 1) * n + out - 1) / out;
+}
 
 template <class T>
 struct AdaptiveForward {
@@ -264,15 +348,12 @@ struct AdaptiveBackward {
             continue;
           }
           const i64 cols = window_end(ox, g.w, g.ow) - window_begin(ox, g.w, g.ow);
-          const T* from = dy + (image + oy * g.ow + ox) * g.c + c;
-          for_lanes<kN>([&](int k) {
-            sum[k] += S(load(from[k])) / S(rows * cols);
-          });
+          S v[kN];
+          load_lanes(v, dy + (image + oy * g.ow + ox) * g.c + c);
+          for_lanes<kN>([&](int k) { sum[k] += v[k] / S(rows * cols); });
         }
       }
-      for_lanes<kN>([&](int k) {
-        dx[pixel * g.c + c + k] = store<T>(sum[k]);
-      });
+      for_lanes<kN>([&](int k) { dx[pixel * g.c + c + k] = store<T>(sum[k]); });
     });
   }
 };
@@ -307,15 +388,27 @@ Tensor max_pool2d(const Tensor& x, const Pool2d& o) {
   const Tensor tap = Tensor::empty(y.shape(), DType::u8, x.device());
   const i64 cost = g.c * g.window;
   ledger::kernel({&x}, {&y, &tap}, double(y.numel() * g.window * g.window));
-  launch("max_pool2d", x.dtype(), x.device(), g.n * g.oh * g.ow, cost, [&]<class T>() {
-    return MaxForward<T>{y.data<T>(), tap.data<std::uint8_t>(), x.data<T>(), g};
+  visit_float(x.dtype(), "max_pool2d", [&]<class T>() {
+    const MaxForward<T> f{y.data<T>(), tap.data<std::uint8_t>(), x.data<T>(), g};
+    if (packs_fit(x.device(), g.c, f.x, f.y)) {
+      const i64 groups = g.c / MaxForwardPacks<T>::kPack;
+      kernels::for_each(x.device(), g.n * g.oh * g.ow * groups, MaxForwardPacks<T>{f, groups});
+    } else {
+      kernels::for_each_row(x.device(), g.n * g.oh * g.ow, cost, f);
+    }
   });
   return record("max_pool2d", y, {x}, [g, tap, cost](Backward& b) {
     const Tensor& dy = b.dy();
     const Tensor dx = Tensor::empty({g.n, g.h, g.w, g.c}, dy.dtype(), dy.device());
     ledger::kernel({&dy, &tap}, {&dx}, double(dy.numel()));
-    launch("max_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost, [&]<class T>() {
-      return MaxBackward<T>{dx.data<T>(), dy.data<T>(), tap.data<std::uint8_t>(), g};
+    visit_float(dy.dtype(), "max_pool2d", [&]<class T>() {
+      const MaxBackward<T> f{dx.data<T>(), dy.data<T>(), tap.data<std::uint8_t>(), g};
+      if (packs_fit(dy.device(), g.c, f.dy, f.dx)) {
+        const i64 groups = g.c / MaxBackwardPacks<T>::kPack;
+        kernels::for_each(dy.device(), g.n * g.h * g.w * groups, MaxBackwardPacks<T>{f, groups});
+      } else {
+        kernels::for_each_row(dy.device(), g.n * g.h * g.w, cost, f);
+      }
     });
     b.set(0, dx);
   });
@@ -328,14 +421,16 @@ Tensor avg_pool2d(const Tensor& x, const Pool2d& o) {
   const bool count = o.count_padding;
   const i64 cost = g.c * g.window;
   ledger::kernel({&x}, {&y}, double(y.numel() * g.window * g.window));
-  launch("avg_pool2d", x.dtype(), x.device(), g.n * g.oh * g.ow, cost,
-         [&]<class T>() { return AvgForward<T>{y.data<T>(), x.data<T>(), g, count}; });
+  launch("avg_pool2d", x.dtype(), x.device(), g.n * g.oh * g.ow, cost, [&]<class T>() {
+    return AvgForward<T>{y.data<T>(), x.data<T>(), g, count};
+  });
   return record("avg_pool2d", y, {x}, [g, count, cost](Backward& b) {
     const Tensor& dy = b.dy();
     const Tensor dx = Tensor::empty({g.n, g.h, g.w, g.c}, dy.dtype(), dy.device());
     ledger::kernel({&dy}, {&dx}, double(dx.numel()));
-    launch("avg_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost,
-           [&]<class T>() { return AvgBackward<T>{dx.data<T>(), dy.data<T>(), g, count}; });
+    launch("avg_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost, [&]<class T>() {
+      return AvgBackward<T>{dx.data<T>(), dy.data<T>(), g, count};
+    });
     b.set(0, dx);
   });
 }
@@ -348,14 +443,16 @@ Tensor adaptive_avg_pool2d(const Tensor& x, i64 out) {
   const Tensor y = Tensor::empty({g.n, out, out, g.c}, x.dtype(), x.device());
   const i64 cost = g.c * (g.h / out + 1);
   ledger::kernel({&x}, {&y}, double(x.numel()));
-  launch("adaptive_avg_pool2d", x.dtype(), x.device(), g.n * out * out, cost,
-         [&]<class T>() { return AdaptiveForward<T>{y.data<T>(), x.data<T>(), g}; });
+  launch("adaptive_avg_pool2d", x.dtype(), x.device(), g.n * out * out, cost, [&]<class T>() {
+    return AdaptiveForward<T>{y.data<T>(), x.data<T>(), g};
+  });
   return record("adaptive_avg_pool2d", y, {x}, [g, cost](Backward& b) {
     const Tensor& dy = b.dy();
     const Tensor dx = Tensor::empty({g.n, g.h, g.w, g.c}, dy.dtype(), dy.device());
     ledger::kernel({&dy}, {&dx}, double(dx.numel()));
-    launch("adaptive_avg_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost,
-           [&]<class T>() { return AdaptiveBackward<T>{dx.data<T>(), dy.data<T>(), g}; });
+    launch("adaptive_avg_pool2d", dy.dtype(), dy.device(), g.n * g.h * g.w, cost, [&]<class T>() {
+      return AdaptiveBackward<T>{dx.data<T>(), dy.data<T>(), g};
+    });
     b.set(0, dx);
   });
 }

@@ -29,9 +29,9 @@ double learning_rate(const Schedule& s, i64 position, i64 batch) {
       if (position <= begin || s.decay <= 0) {
         return s.base;
       }
-      const double fallen = begin >= s.total ? 1.0
-                                             : std::min(1.0, double(position - begin) /
-                                                                 double(s.total - begin));
+      const double fallen = begin >= s.total
+                                ? 1.0
+                                : std::min(1.0, double(position - begin) / double(s.total - begin));
       return s.base + (s.final - s.base) * fallen;
     }
   }

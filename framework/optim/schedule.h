@@ -11,12 +11,12 @@ namespace penstock::optim {
 struct Schedule {
   enum class Kind : std::uint8_t { kConstant, kCosine, kLinear, kStep, kWsd };
   Kind kind = Kind::kConstant;
-  double base = 0.1;    // after the warm-up
-  double final = 0;     // cosine, linear, WSD: at the end
-  i64 warmup = 0;       // samples of a linear rise from base / warm-up steps
-  i64 total = 1;        // samples of the whole run
-  i64 decay = 0;        // WSD: samples of the linear fall at the end
-  double factor = 0.1;  // step: applied at each milestone
+  double base = 0.1;            // after the warm-up
+  double final = 0;             // cosine, linear, WSD: at the end
+  i64 warmup = 0;               // samples of a linear rise from base / warm-up steps
+  i64 total = 1;                // samples of the whole run
+  i64 decay = 0;                // WSD: samples of the linear fall at the end
+  double factor = 0.1;          // step: applied at each milestone
   std::vector<i64> milestones;  // step: sample positions
 };
 
