@@ -327,6 +327,7 @@ void Probe::take_window(const ProbeObservation& seen) {
     }
     mark("unstable: the clock moved in most windows");
   }
+  visit.rejected = 0;
   const double rate = double(seen.batch) * seen.steps / seen.seconds;
   visit.rates.push_back(rate);
   if (first_rate_ <= 0) {

@@ -151,7 +151,7 @@ class Probe {
     std::vector<double> rates;  // samples per second of accepted windows
     std::vector<double> warm;   // seconds per step of the warm-up since the last switch to it
     int discarded = 0;
-    int rejected = 0;  // windows in which the clock moved
+    int rejected = 0;  // windows in a row in which the clock moved
     bool cold = true;  // warm-up is due
     std::optional<double> dram, launch, stall;
     bool metered = false;  // a window was long enough for the bandwidth meter
