@@ -54,7 +54,7 @@ class StorageFaults : public ::testing::Test {
     }
   }
 
-  TestFolder folder_;
+  TestFolder folder_{TestFolder::Where::kMemory};
   std::string base_ = folder_ / "base";
   std::string run_ = folder_ / "run";
 };

@@ -231,7 +231,7 @@ class StoragePower : public ::testing::Test {
     return states;
   }
 
-  TestFolder folder_;
+  TestFolder folder_{TestFolder::Where::kMemory};
   std::string base_ = folder_ / "base";
   std::string run_ = folder_ / "run";
   std::string left_ = folder_ / "left";
