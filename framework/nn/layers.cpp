@@ -8,8 +8,8 @@
 namespace penstock::nn {
 
 Linear::Linear(const Options& o)
-    : weight(parameter("weight", {o.out, o.in},
-                       o.usual_init ? Init::fan_in_uniform(o.in) : o.init)) {
+    : weight(
+          parameter("weight", {o.out, o.in}, o.usual_init ? Init::fan_in_uniform(o.in) : o.init)) {
   if (o.bias) {
     bias = &parameter("bias", {o.out}, o.usual_init ? Init::fan_in_uniform(o.in) : Init::zeros(),
                       false);
@@ -22,7 +22,9 @@ Tensor Linear::operator()(const Tensor& x, ops::Activation activation) const {
 
 namespace {
 
-i64 fan_out(const Conv2d::Options& o, i64 taps) { return o.out * taps / o.groups; }
+i64 fan_out(const Conv2d::Options& o, i64 taps) {
+  return o.out * taps / o.groups;
+}
 
 ops::Conv2d conv_options(const Conv2d::Options& o) {
   return {.stride = o.stride, .pad = o.pad, .groups = o.groups, .relu = o.relu};
@@ -35,8 +37,8 @@ Conv2d::Conv2d(const Options& o)
                        Init::kaiming_normal(fan_out(o, o.kernel * o.kernel)))),
       options_(o) {
   if (o.bias) {
-    bias = &parameter("bias", {o.out},
-                      Init::fan_in_uniform(o.in / o.groups * o.kernel * o.kernel), false);
+    bias = &parameter("bias", {o.out}, Init::fan_in_uniform(o.in / o.groups * o.kernel * o.kernel),
+                      false);
   }
 }
 
@@ -49,9 +51,9 @@ Conv3d::Conv3d(const Conv2d::Options& o)
                        Init::kaiming_normal(fan_out(o, o.kernel * o.kernel * o.kernel)))),
       options_(o) {
   if (o.bias) {
-    bias = &parameter(
-        "bias", {o.out},
-        Init::fan_in_uniform(o.in / o.groups * o.kernel * o.kernel * o.kernel), false);
+    bias =
+        &parameter("bias", {o.out},
+                   Init::fan_in_uniform(o.in / o.groups * o.kernel * o.kernel * o.kernel), false);
   }
 }
 
@@ -60,8 +62,8 @@ Tensor Conv3d::operator()(const Tensor& x) const {
 }
 
 BatchNorm::BatchNorm(i64 channels, float initial_weight)
-    : weight(parameter("weight", {channels},
-                       initial_weight == 1 ? Init::ones() : Init::zeros(), false)),
+    : weight(parameter("weight", {channels}, initial_weight == 1 ? Init::ones() : Init::zeros(),
+                       false)),
       bias(parameter("bias", {channels}, Init::zeros(), false)),
       running_mean(buffer("running_mean", {channels}, 0)),
       running_var(buffer("running_var", {channels}, 1)) {}
@@ -93,7 +95,9 @@ ops::ResidualNorm LayerNorm::operator()(const Tensor& x, const Tensor& residual)
 Embedding::Embedding(i64 count, i64 width, const Init& init)
     : weight(parameter("weight", {count, width}, init)) {}
 
-Tensor Embedding::operator()(const Tensor& ids) const { return ops::embedding(weight, ids); }
+Tensor Embedding::operator()(const Tensor& ids) const {
+  return ops::embedding(weight, ids);
+}
 
 Tensor Dropout::operator()(const Tensor& x) const {
   return training() && p_ > 0 ? ops::dropout(x, {.p = p_, .layer = layer_}) : x;
