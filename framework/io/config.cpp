@@ -1,11 +1,10 @@
 #include "framework/io/config.h"
 
-#include <yaml-cpp/yaml.h>
-
 #include <algorithm>
-#include <set>
+#include <functional>
 #include <sstream>
 
+#include "framework/io/config_yaml.h"
 #include "framework/io/files.h"
 #include "framework/io/schema.h"
 #include "framework/io/schema_values.h"
@@ -15,136 +14,58 @@ namespace {
 
 using schema::Key;
 using schema::Value;
+using yaml::fail_at;
+using yaml::Node;
+using yaml::Place;
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+constexpr std::size_t kMostItems = 4096;  // of a list
 
-struct Place {
-  std::string file;
-  int line = 0;    // from 1
-  int column = 0;  // from 1
-};
-std::string to_string(const Place& p) {
-  return p.line > 0 ? format("{}:{}:{}", p.file, p.line, p.column) : p.file;
-}
-
-[[noreturn]] void fail_at(const Place& place, const std::string& message) {
-  throw ConfigError(format("{}: {}", to_string(place), message));
-}
-
-Place place_of(const std::string& name, const YAML::Mark& mark) {
-  return {name, mark.line >= 0 ? mark.line + 1 : 1, mark.column >= 0 ? mark.column + 1 : 1};
-}
-
-// Bytes that YAML readers disagree about, or that hide what a file says, are refused before any of
-// them reads it: the file is what it looks like.
-void check_bytes(std::string_view text, const std::string& name) {
-  if (text.size() > kMostBytes) {
-    throw ConfigError(format("{}: {} bytes; a configuration has at most {}", name, text.size(), kMostBytes));
-  }
-  int line = 1;
-  int column = 1;
-  int depth = 0;
-  char quote = 0;       // the open quote
-  Place opened;
-  char before = '\n';   // the last character that is no space, '\n' at the start of a line
-  bool space = true;    // the last character was a space or a line's start
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const Place here{name, line, column};
-    if (c == '\t') {
-      fail_at(here, "a tab; YAML indents with spaces");
+Value value_from(const Node& node, const Key& key, const std::string& path) {
+  const auto scalar = [&](const Node& n) {
+    switch (n.kind) {
+      case Node::Kind::kScalar: return n.text;
+      case Node::Kind::kMap:
+        fail_at(n.place, format("{}: expected {}, found a section", path, key.type));
+      case Node::Kind::kList:
+        fail_at(n.place, format("{}: expected {}, found a list in a list", path, key.type));
+      case Node::Kind::kNothing: break;
     }
-    if ((c < 0x20 && c != '\n' && c != '\r') || c == 0x7F) {
-      fail_at(here, format("a control character (code {}); the file is no text", int(c)));
-    }
-    if (c >= 0x80) {
-      const int more = c >= 0xF0 && c < 0xF5 ? 3 : c >= 0xE0 && c < 0xF0 ? 2 : c >= 0xC2 && c < 0xE0 ? 1 : 0;
-      bool good = more > 0 && i + std::size_t(more) < text.size() + 0;
-      for (int k = 1; good && k <= more; ++k) {
-        good = (static_cast<unsigned char>(text[i + std::size_t(k)]) & 0xC0) == 0x80;
-      }
-      if (!good) {
-        fail_at(here, "a byte that is not UTF-8; save the file as UTF-8");
-      }
-      i += std::size_t(more);
-      ++column;
-      before = 'x';
-      space = false;
-      continue;
-    }
-    if (c == '\n') {
-      ++line;
-      column = 1;
-      if (quote == 0) {
-        before = '\n';
-      }
-      space = true;
-      continue;
-    }
-    if (quote != 0) {
-      if (quote == '"' && c == '\\') {
-        ++i;
-        column += 2;
-        continue;
-      }
-      if (c == static_cast<unsigned char>(quote)) {
-        quote = 0;
-        before = 'x';
-      }
-    } else if (c == '#' && space) {
-      while (i + 1 < text.size() && text[i + 1] != '\n') {
-        ++i;
-      }
-    } else if ((c == '"' || c == '\'') &&
-               (before == '\n' || before == ':' || before == ',' || before == '[' || before == '{' ||
-                before == '-')) {
-      quote = char(c);
-      opened = here;
-    } else if ((c == '&' || c == '*' || c == '!' || c == '|' || c == '>' || c == '@' || c == '`') &&
-               space && (before == '\n' || before == ':' || before == ',' || before == '[' || before == '-')) {
-      fail_at(here, format("\"{}\" begins an anchor, alias, tag or block of text; none of them are used in "
-                           "configurations; put text that begins so in quotes",
-                           char(c)));
-    } else if (c == '[' || c == '{') {
-      if (++depth > 32) {
-        fail_at(here, "brackets are nested deeper than 32");
-      }
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-    space = c == ' ';
-    if (c != ' ' && quote == 0) {
-      before = char(c);
-    }
-    ++column;
-  }
-  if (quote != 0) {
-    fail_at(opened, format("this quote is never closed; add {}", quote));
-  }
-}
-
-Value value_from(const YAML::Node& node, const Place& place, const std::string& path) {
-  const auto scalar = [&](const YAML::Node& n) {
-    if (!n.IsScalar()) {
-      fail_at(place, format("{}: expected a value, found {}", path,
-                            n.IsMap() ? "a section" : n.IsNull() ? "nothing; write a value or remove the key"
-                                                                 : "a list inside a list"));
-    }
-    return n.Scalar();
+    fail_at(n.place, format("{}: expected {}, found nothing; write a value or remove the key", path,
+                            key.type));
   };
   Value v;
-  if (node.IsSequence()) {
-    v.list = true;
-    if (node.size() > 4096) {
-      fail_at(place, format("{}: a list of {} items; at most 4096", path, node.size()));
-    }
-    for (const YAML::Node& n : node) {
-      v.items.push_back(scalar(n));
-      v.quoted = v.quoted || n.Tag() == "!";
-    }
-  } else {
+  v.list = node.kind == Node::Kind::kList;
+  if (!v.list) {
     v.items.push_back(scalar(node));
-    v.quoted = node.Tag() == "!";
+    v.quoted = node.quoted;
+    return v;
+  }
+  if (node.items.size() > kMostItems) {
+    fail_at(node.place,
+            format("{}: a list of {} items; at most {}", path, node.items.size(), kMostItems));
+  }
+  for (const Node& n : node.items) {
+    v.items.push_back(scalar(n));
+    v.quoted = v.quoted || n.quoted;
+  }
+  return v;
+}
+
+// The default of a key as a value; none when it has no default.
+std::optional<Value> fallback_of(const Key& key) {
+  if (key.fallback.empty()) {
+    return key.required ? std::nullopt : std::optional(Value{.items = {""}});
+  }
+  Value v;
+  if (key.fallback.front() != '[') {
+    v.items = {key.fallback};
+    return v;
+  }
+  v.list = true;
+  std::istringstream items(key.fallback.substr(1, key.fallback.size() - 2));
+  std::string item;
+  while (std::getline(items >> std::ws, item, ',')) {
+    v.items.push_back(item);
   }
   return v;
 }
@@ -155,87 +76,78 @@ std::string unknown_key(const std::string& path) {
                 near.empty() ? "" : format("; nearest: {}", near));
 }
 
+// For a word at the top of a file that is no section.
+std::string unknown_section(const std::string& word, const Node& inside) {
+  if (inside.kind == Node::Kind::kMap) {
+    const std::string near = schema::nearest_section(word);
+    std::string all;
+    for (const std::string& s : schema::sections()) {
+      all += (all.empty() ? "" : ", ") + s;
+    }
+    return format("{}: unknown section; {}: {}", in_quotes(word),
+                  near.empty() ? "there are" : "nearest", near.empty() ? all : near);
+  }
+  if (const Key* key = schema::find(word)) {
+    const std::size_t dot = key->path.find('.');
+    return format("{}: write {} below a line \"{}:\", indented by two spaces", in_quotes(word),
+                  key->path.substr(dot + 1), key->path.substr(0, dot));
+  }
+  return unknown_key(word);  // a key without its section is the commonest slip
+}
+
 void assign(Config& config, const Key& key, const Value& value, const Place& place,
-            const std::string& written, const std::string& origin) {
+            const std::string& written) {
   try {
     key.set(config, value);
   } catch (const ConfigError& e) {
     fail_at(place, format("{}: {}", written, e.what()));
   }
-  config.origins[key.path] = origin;
+  config.origins[key.path] = to_string(place);
 }
 
 void read_yaml(Config& config, std::string_view text, const std::string& name) {
-  check_bytes(text, name);
-  std::vector<YAML::Node> documents;
-  try {
-    documents = YAML::LoadAll(std::string(text));
-  } catch (const YAML::Exception& e) {
-    fail_at(place_of(name, e.mark), format("not YAML: {}", e.msg));
+  const Node root = yaml::read(text, name);
+  if (root.kind == Node::Kind::kNothing) {
+    fail_at({name, 1, 1}, "the file is empty; it needs at least model.name and data.name");
   }
-  if (documents.size() > 1) {
-    throw ConfigError(format("{}: {} documents (\"---\"); a configuration is one", name, documents.size()));
+  if (root.kind != Node::Kind::kMap) {
+    fail_at(root.place, "expected sections such as \"model:\", found something else");
   }
-  if (documents.empty() || documents[0].IsNull()) {
-    throw ConfigError(format("{}:1:1: the file is empty; it needs at least model.name and data.name", name));
-  }
-  const YAML::Node& root = documents[0];
-  if (!root.IsMap()) {
-    fail_at(place_of(name, root.Mark()), "expected sections such as \"model:\", found something else");
-  }
-  std::map<std::string, Place> seen;
-  std::set<std::string> sections;
-  for (const Key& k : schema::table()) {
-    sections.insert(k.path.substr(0, k.path.find('.')));
-  }
-  std::set<std::string> read;
-  for (const auto& section : root) {
-    const Place at = place_of(name, section.first.Mark());
-    if (!section.first.IsScalar()) {
-      fail_at(at, "a section's name must be a word");
+  std::map<std::string, int> lines;  // of the keys so far, by their own names
+  for (const auto& [section, inside] : root.members) {
+    const auto& known = schema::sections();
+    if (std::find(known.begin(), known.end(), section.text) == known.end()) {
+      fail_at(section.place, unknown_section(section.text, inside));
     }
-    const std::string& word = section.first.Scalar();
-    if (sections.count(word) == 0) {
-      // A key without its section is the commonest slip.
-      fail_at(at, unknown_key(word));
-    }
-    if (!read.insert(word).second) {
-      fail_at(at, format("{}: this section is there twice; merge them", word));
-    }
-    if (section.second.IsNull()) {
+    if (inside.kind == Node::Kind::kNothing) {
       continue;
     }
-    if (!section.second.IsMap()) {
-      fail_at(place_of(name, section.second.Mark()),
-              format("{}: expected a section with keys, found a value", word));
+    if (inside.kind != Node::Kind::kMap) {
+      fail_at(inside.place, format("{}: expected a section with keys, found a {}", section.text,
+                                   inside.kind == Node::Kind::kList ? "list" : "value"));
     }
-    for (const auto& entry : section.second) {
-      const Place place = place_of(name, entry.first.Mark());
-      if (!entry.first.IsScalar()) {
-        fail_at(place, "a key must be a word");
-      }
-      const std::string path = word + "." + entry.first.Scalar();
+    for (const auto& [word, value] : inside.members) {
+      const std::string path = section.text + "." + word.text;
       const Key* key = schema::find(path);
       if (key == nullptr) {
-        fail_at(place, unknown_key(path));
+        fail_at(word.place, unknown_key(path));
       }
-      const auto [known, fresh] = seen.emplace(key->path, place);
+      const auto [first, fresh] = lines.emplace(key->path, word.place.line);
       if (!fresh) {
-        fail_at(place, format("{}: this key is there twice, first at line {}; remove one", path,
-                              known->second.line));
+        fail_at(word.place,
+                format("{}: this key is there twice, first in line {} (another name of {}); keep "
+                       "one",
+                       path, first->second, key->path));
       }
-      const Place value_place =
-          entry.second.IsNull() ? place : place_of(name, entry.second.Mark());
-      assign(config, *key, value_from(entry.second, value_place, path), value_place, path,
-             to_string(value_place));
+      assign(config, *key, value_from(value, *key, path), value.place, path);
     }
   }
 }
 
-// The value of --set: a scalar or [a, b].
+// --set key.path=value: text as it stands; [a, b], "text" and 'text' as in a file.
 void read_override(Config& config, const std::string& text) {
   const std::size_t equals = text.find('=');
-  const Place place{"--set", 0, 0};
+  const Place place{.file = "--set"};
   if (equals == std::string::npos || equals == 0) {
     fail_at(place, format("{}: expected key.path=value", in_quotes(text)));
   }
@@ -245,68 +157,62 @@ void read_override(Config& config, const std::string& text) {
   if (key == nullptr) {
     fail_at(place, unknown_key(path));
   }
-  Value value;
-  if (written.empty()) {
-    // An empty value takes the default back.
-    const Config fresh = default_config();
-    const std::string fallback = key->text(fresh);
-    if (fallback.empty()) {
-      value.items = {""};
-      if (key->type != "text") {
-        fail_at(place, format("{}: expected {}, found nothing", path, key->type));
-      }
-      assign(config, *key, value, place, path, "--set");
-      return;
+  if (written.empty()) {  // takes the default back
+    const std::optional<Value> fallback = fallback_of(*key);
+    if (!fallback) {
+      fail_at(place, format("{}: expected {}, found nothing", path, key->type));
     }
-    read_override(config, path + "=" + fallback);
+    key->set(config, *fallback);
+    config.origins.erase(key->path);
     return;
   }
-  check_bytes(written, "--set " + path);
-  if (written.front() == '[') {
-    try {
-      value = value_from(YAML::Load(written), place, path);
-    } catch (const YAML::Exception& e) {
-      fail_at(place, format("{}: {}: not a list: {}", path, in_quotes(written), e.msg));
-    }
-  } else if (written.size() >= 2 && written.front() == '"' && written.back() == '"') {
-    value.items = {written.substr(1, written.size() - 2)};
+  Value value;
+  if (std::string_view("[{\"'").find(written.front()) != std::string_view::npos) {
+    value = value_from(yaml::read(written, "--set " + path), *key, path);
   } else {
+    yaml::check_bytes(written, "--set " + path);
+    if (written.find('\n') != std::string::npos) {
+      fail_at(place, format("{}: expected {}, found several lines", path, key->type));
+    }
     value.items = {written};
   }
-  assign(config, *key, value, place, path, "--set");
+  assign(config, *key, value, place, path);
 }
 
+[[noreturn]] void fail_key(const Config& c, const char* key, const std::string& message) {
+  const std::string origin = origin_of(c, key);
+  throw ConfigError(format("{}: {}: {}", origin == "default" ? c.source : origin, key, message));
+}
+
+// What no key alone can show.
 void check_together(const Config& c) {
-  const auto where = [&](const char* key) { return origin_of(c, key); };
   for (const Key& k : schema::table()) {
     if (k.required && c.origins.count(k.path) == 0) {
       throw ConfigError(format("{}: {} is missing; expected {}", c.source, k.path, k.type));
     }
   }
   if (c.model.attention_dropout != 0) {
-    throw ConfigError(format("{}: model.attention_dropout: {} is not available, because attention runs "
-                             "fused; expected 0 (model.dropout acts on the projections)",
-                             where("model.attention_dropout"), c.model.attention_dropout));
+    fail_key(c, "model.attention_dropout",
+             format("{} is not available, because attention runs fused; expected 0 (model.dropout "
+                    "acts on the "
+                    "projections)",
+                    schema::number_text(c.model.attention_dropout)));
   }
-  if (c.optimizer.betas.size() != 2 || c.optimizer.betas[0] < 0 || c.optimizer.betas[0] >= 1 ||
-      c.optimizer.betas[1] < 0 || c.optimizer.betas[1] >= 1) {
-    throw ConfigError(format("{}: optimizer.betas: expected two numbers from 0 to below 1",
-                             where("optimizer.betas")));
+  const auto beta = [](double b) { return b >= 0 && b < 1; };
+  if (c.optimizer.betas.size() != 2 ||
+      !std::all_of(c.optimizer.betas.begin(), c.optimizer.betas.end(), beta)) {
+    fail_key(c, "optimizer.betas", "expected two numbers from 0 to below 1");
   }
   if (c.data.mean.size() != c.data.deviation.size() || c.data.mean.size() > 4) {
-    throw ConfigError(format("{}: data.mean and data.deviation: {} and {} values; expected one per channel "
-                             "in both",
-                             where("data.mean"), c.data.mean.size(), c.data.deviation.size()));
+    fail_key(
+        c, c.data.mean.empty() ? "data.deviation" : "data.mean",
+        format("data.mean has {} values and data.deviation {}; expected one per channel in both",
+               c.data.mean.size(), c.data.deviation.size()));
   }
-  for (const double d : c.data.deviation) {
-    if (d <= 0) {
-      throw ConfigError(format("{}: data.deviation: {}; expected positive numbers", where("data.deviation"), d));
-    }
-  }
-  if (c.schedule.warmup.unit == Period::Unit::kSeconds || c.schedule.decay.unit == Period::Unit::kSeconds) {
-    throw ConfigError(format("{}: schedule.warmup and schedule.decay count samples, steps, epochs or % of "
-                             "the run; a time would make the numbers depend on the machine",
-                             where("schedule.warmup")));
+  const std::vector<double>& milestones = c.schedule.milestones;
+  if (std::adjacent_find(milestones.begin(), milestones.end(), std::greater_equal<>()) !=
+      milestones.end()) {
+    fail_key(c, "schedule.milestones", "expected shares of the run that rise, such as [0.5, 0.75]");
   }
 }
 
@@ -316,22 +222,9 @@ Config default_config() {
   Config c;
   c.source = "defaults";
   for (const Key& k : schema::table()) {
-    if (k.fallback.empty()) {
-      continue;
+    if (const std::optional<Value> fallback = fallback_of(k)) {
+      k.set(c, *fallback);
     }
-    Value v;
-    if (k.fallback.front() == '[') {
-      v.list = true;
-      std::stringstream items(k.fallback.substr(1, k.fallback.size() - 2));
-      std::string item;
-      while (std::getline(items, item, ',')) {
-        item.erase(0, item.find_first_not_of(' '));
-        v.items.push_back(item);
-      }
-    } else {
-      v.items = {k.fallback};
-    }
-    k.set(c, v);
   }
   return c;
 }
@@ -351,7 +244,7 @@ Config parse_config(std::string_view text, const std::string& name,
 Config load_config(const std::string& path, std::span<const std::string> overrides) {
   std::string text;
   try {
-    text = read_text(path, i64(kMostBytes));
+    text = read_text(path, i64(yaml::kMostBytes));
   } catch (const Error& e) {
     throw ConfigError(e.what());
   }
@@ -403,7 +296,8 @@ std::string to_yaml(const Config& config, bool origins) {
 
 std::string config_reference() {
   std::string out =
-      "# Every key of a configuration with its default. A file needs model.name and data.name only.\n";
+      "# Every key of a configuration with its default. A file needs model.name and data.name "
+      "only.\n";
   std::string section;
   for (const Key& k : schema::table()) {
     const std::string s = k.path.substr(0, k.path.find('.'));
@@ -417,11 +311,9 @@ std::string config_reference() {
     out += format("  # {} ({}{})\n", k.help, k.type, resume);
     const std::string name = k.path.substr(s.size() + 1);
     if (k.required) {
-      out += format("  {}: # required\n", name);
-    } else if (k.fallback.empty()) {
-      out += format("  # {}:\n", name);
+      out += format("  {}:  # required\n", name);
     } else {
-      out += format("  {}: {}\n", name, k.fallback);
+      out += format("  {}: {}\n", name, k.fallback.empty() ? "\"\"" : k.fallback);
     }
   }
   return out;
@@ -458,22 +350,34 @@ std::vector<KeyChange> differences(const Config& a, const Config& b) {
   return changes;
 }
 
-void check_resume(const Config& saved, const Config& now) {
-  std::string frozen;
+std::vector<KeyChange> resume_conflicts(const Config& saved, const Config& now) {
+  std::vector<KeyChange> conflicts;
   for (const KeyChange& change : differences(saved, now)) {
-    if (schema::find(change.key)->resume == schema::Resume::kFrozen) {
-      frozen += format("\n  {}: {} in the checkpoint, {} now ({})", change.key, change.before, change.after,
-                       origin_of(now, change.key));
+    const schema::Resume resume = schema::find(change.key)->resume;
+    const auto number = [](const std::string& text) { return schema::parse_number(text, {}); };
+    if (resume == schema::Resume::kFrozen ||
+        (resume == schema::Resume::kExtendable && number(change.after) < number(change.before))) {
+      conflicts.push_back(change);
     }
   }
-  if (now.train.epochs < saved.train.epochs) {
-    frozen += format("\n  train.epochs: {} in the checkpoint, {} now; it may only grow", saved.train.epochs,
-                     now.train.epochs);
+  return conflicts;
+}
+
+void check_resume(const Config& saved, const Config& now) {
+  std::string list;
+  for (const KeyChange& change : resume_conflicts(saved, now)) {
+    const auto text = [](const std::string& value) { return value.empty() ? "nothing" : value; };
+    list += format("\n  {}: {} in the checkpoint, {} now ({}){}", change.key, text(change.before),
+                   text(change.after), origin_of(now, change.key),
+                   schema::find(change.key)->resume == schema::Resume::kExtendable
+                       ? "; it may only grow"
+                       : "");
   }
-  if (!frozen.empty()) {
-    throw ConfigError(format("{}: these keys are fixed once a run has begun:{}\nSet them back, or start a "
-                             "new run in another folder",
-                             now.source, frozen));
+  if (!list.empty()) {
+    throw ConfigError(
+        format("{}: these keys are fixed once a run has begun:{}\nSet them back, or start a "
+               "new run in another folder",
+               now.source, list));
   }
 }
 

@@ -1,9 +1,8 @@
 // The configuration of a run: plain structs, filled from one schema table that also drives hints,
-// help, completion, --set and the check on resume. Nothing in a file is code, an environment look-up
-// or an include.
+// help, completion, --set and the check on resume. Nothing in a file is code, an environment
+// look-up or an include.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -46,7 +45,8 @@ struct Config {
     std::string name, dir;
     std::vector<std::string> train, validation;
     double validation_share = 0;
-    i64 image_size = 0, samples = 0, validation_samples = 0, classes = 0, sequence = 0, channels = 0;
+    i64 image_size = 0, samples = 0, validation_samples = 0, classes = 0, sequence = 0,
+        channels = 0;
     std::string augment;
     i64 crop_pad = 0;
     bool flip = false, random_crop = false;
@@ -119,8 +119,9 @@ struct Config {
     i64 limit = 0, workspace_limit = 0;
   } memory;
 
-  std::string source;                          // the file
-  std::map<std::string, std::string> origins;  // "train.batch" -> "file:3:10", "--set"; else default
+  std::string source;  // the file
+  std::map<std::string, std::string>
+      origins;  // "train.batch" -> "file:3:10", "--set"; else default
 };
 
 // Throws ConfigError: "file:line:column: key: what was expected, what came, what to do".
@@ -148,7 +149,9 @@ struct KeyChange {
 };
 // Keys that differ, in the order of the table.
 std::vector<KeyChange> differences(const Config& a, const Config& b);
-// Of those, the ones that a resumed run must not change: throws ConfigError naming them all.
+// Of those, the ones that a resumed run must not change: fixed keys, and fewer epochs.
+std::vector<KeyChange> resume_conflicts(const Config& saved, const Config& now);
+// Throws ConfigError naming them all, with where they were set.
 void check_resume(const Config& saved, const Config& now);
 
 }  // namespace penstock::io

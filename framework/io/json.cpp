@@ -3,14 +3,18 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "framework/core/check.h"
+#include "framework/io/files.h"
+#include "framework/io/json_utf8.h"
 
 namespace penstock::io {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostLevels = 64;
+constexpr std::size_t kMostValues = 1'000'000;
 
 void write_string(std::string& to, const std::string& s) {
   static constexpr const char* kHex = "0123456789abcdef";
@@ -28,18 +32,11 @@ void write_string(std::string& to, const std::string& s) {
       to += kHex[c & 15];
     } else if (c < 0x80) {
       to += char(c);
+    } else if (const std::size_t n = utf8_at(s, i).length; n > 0) {
+      to.append(s, i, n);
+      i += n - 1;
     } else {
-      const std::size_t n = c >= 0xF0 && c < 0xF5 ? 4 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xC2 && c < 0xE0 ? 2 : 0;
-      bool good = n > 0 && i + n <= s.size();
-      for (std::size_t k = 1; good && k < n; ++k) {
-        good = (static_cast<unsigned char>(s[i + k]) & 0xC0) == 0x80;
-      }
-      if (good) {
-        to.append(s, i, n);
-        i += n - 1;
-      } else {
-        to += "\xEF\xBF\xBD";
-      }
+      to += "\xEF\xBF\xBD";
     }
   }
   to += '"';
@@ -61,10 +58,10 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(std::size_t /*n*/) override { return open(Json::object()); }
   bool start_array(std::size_t /*n*/) override { return open(Json::array()); }
   bool key(string_t& v) override {
-    if (stack_.back().first.find(v) != nullptr) {
-      throw DataError(format("{}: the key \"{}\" is there twice", name_, v.substr(0, 100)));
+    if (!stack_.back().keys.insert(v).second) {
+      throw DataError(format("{}: the key {} is there twice", name_, in_quotes(v)));
     }
-    stack_.back().second = std::move(v);
+    stack_.back().key = std::move(v);
     return true;
   }
   bool end_object() override { return close(); }
@@ -80,28 +77,38 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
     if (stack_.size() >= kMostLevels) {
       throw DataError(format("{}: nested deeper than {} levels", name_, kMostLevels));
     }
-    stack_.emplace_back(std::move(value), "");
+    stack_.push_back({.value = std::move(value), .key = {}, .keys = {}});
     return true;
   }
   bool close() {
-    Json done = std::move(stack_.back().first);
+    Json done = std::move(stack_.back().value);
     stack_.pop_back();
     return put(std::move(done));
   }
   bool put(Json value) {
+    if (++values_ > kMostValues) {
+      throw DataError(format("{}: more than {} values", name_, kMostValues));
+    }
     if (stack_.empty()) {
       root_ = std::move(value);
-    } else if (stack_.back().first.members() != nullptr) {
-      stack_.back().first.set(std::move(stack_.back().second), std::move(value));
+    } else if (stack_.back().value.members() != nullptr) {
+      stack_.back().value.set(std::move(stack_.back().key), std::move(value));
     } else {
-      stack_.back().first.push(std::move(value));
+      stack_.back().value.push(std::move(value));
     }
     return true;
   }
 
+  struct Open {
+    Json value;
+    std::string key;                       // of the member that comes
+    std::unordered_set<std::string> keys;  // so far
+  };
+
   std::string name_;
   Json root_;
-  std::vector<std::pair<Json, std::string>> stack_;
+  std::vector<Open> stack_;
+  std::size_t values_ = 0;
 };
 
 }  // namespace

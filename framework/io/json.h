@@ -1,4 +1,5 @@
-// JSON values for results, logs and run folders: written with every string escaped, read under caps.
+// JSON values for results, logs and run folders: written with every string escaped, read under
+// caps.
 #pragma once
 
 #include <optional>
@@ -17,14 +18,14 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<std::pair<std::string, Json>>;
 
-  Json() = default;  // null
-  Json(bool v) : value_(v) {}                             // NOLINT(google-explicit-constructor)
-  Json(double v) : value_(v) {}                           // NOLINT: not finite becomes null
-  Json(i64 v) : value_(v) {}                              // NOLINT
-  Json(int v) : value_(i64(v)) {}                         // NOLINT
-  Json(std::string v) : value_(std::move(v)) {}           // NOLINT
-  Json(const char* v) : value_(std::string(v)) {}         // NOLINT
-  Json(const std::optional<double>& v) {                  // NOLINT: none becomes null
+  Json() = default;                                // null
+  Json(bool v) : value_(v) {}                      // NOLINT(google-explicit-constructor)
+  Json(double v) : value_(v) {}                    // NOLINT: not finite becomes null
+  Json(i64 v) : value_(v) {}                       // NOLINT
+  Json(int v) : value_(i64(v)) {}                  // NOLINT
+  Json(std::string v) : value_(std::move(v)) {}    // NOLINT
+  Json(const char* v) : value_(std::string(v)) {}  // NOLINT
+  Json(const std::optional<double>& v) {           // NOLINT: none becomes null
     if (v) {
       value_ = *v;
     }
@@ -48,10 +49,10 @@ class Json {
   const Array* items() const { return std::get_if<Array>(&value_); }
   const Object* members() const { return std::get_if<Object>(&value_); }
 
-  // One line; with `indent`, many. Invalid UTF-8 is replaced; "<" is escaped, so the text may stand in a
-  // page.
+  // One line; with `indent`, many. Invalid UTF-8 is replaced; "<" is escaped, so the text may stand
+  // in a page.
   std::string dump(bool indent = false) const;
-  // At most 64 MiB, 64 levels, no duplicate keys. Throws DataError naming `name`.
+  // At most 64 MiB, 10^6 values, 64 levels, no duplicate keys. Throws DataError naming `name`.
   static Json parse(std::string_view text, const std::string& name);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "framework/io/files.h"
 #include "framework/io/schema_values.h"
 
 namespace penstock::io::schema {
@@ -22,43 +23,54 @@ const std::string& unquoted(const Value& v, const std::string& expected) {
   return text;
 }
 
+// Other spellings of values: PyTorch's of precisions, YAML's of switches.
+constexpr std::pair<const char*, const char*> kSpellings[] = {
+    {"f32", "fp32"},  {"float32", "fp32"},  {"f16", "fp16"}, {"float16", "fp16"},
+    {"half", "fp16"}, {"bfloat16", "bf16"}, {"true", "on"},  {"false", "off"}};
+
+std::string nearest_of(const std::string& word, const std::vector<std::string>& choices);
+
 // One builder per type. `at` maps a Config to the member.
 template <class At>
-Key integer(const char* path, At at, const char* fallback, Range range, Resume resume, const char* help) {
+Key integer(const char* path, At at, const char* fallback, Range range, Resume resume,
+            const char* help) {
   return {.path = path,
-          .type = "integer",
+          .type = range_text("integer", range),
           .fallback = fallback,
           .resume = resume,
           .help = help,
-          .set = [at, range](Config& c, const Value& v) {
-            at(c) = parse_integer(unquoted(v, "an integer"), range);
-          },
+          .set = [at, range](
+                     Config& c,
+                     const Value& v) { at(c) = parse_integer(unquoted(v, "an integer"), range); },
           .text = [at](const Config& c) { return std::to_string(at(const_cast<Config&>(c))); }};
 }
 
 template <class At>
-Key number(const char* path, At at, const char* fallback, Range range, Resume resume, const char* help) {
-  return {.path = path,
-          .type = "number",
-          .fallback = fallback,
-          .resume = resume,
-          .help = help,
-          .set = [at, range](Config& c, const Value& v) {
-            at(c) = parse_number(unquoted(v, "a number"), range);
-          },
-          .text = [at](const Config& c) { return number_text(at(const_cast<Config&>(c))); }};
+Key number(const char* path, At at, const char* fallback, Range range, Resume resume,
+           const char* help) {
+  return {
+      .path = path,
+      .type = range_text("number", range),
+      .fallback = fallback,
+      .resume = resume,
+      .help = help,
+      .set = [at, range](Config& c,
+                         const Value& v) { at(c) = parse_number(unquoted(v, "a number"), range); },
+      .text = [at](const Config& c) { return number_text(at(const_cast<Config&>(c))); }};
 }
 
 template <class At>
 Key boolean(const char* path, At at, const char* fallback, Resume resume, const char* help) {
-  return {.path = path,
-          .type = "true or false",
-          .fallback = fallback,
-          .resume = resume,
-          .help = help,
-          .choices = {"true", "false"},
-          .set = [at](Config& c, const Value& v) { at(c) = parse_bool(unquoted(v, "true or false")); },
-          .text = [at](const Config& c) {
+  return {
+      .path = path,
+      .type = "true or false",
+      .fallback = fallback,
+      .resume = resume,
+      .help = help,
+      .choices = {"true", "false"},
+      .set = [at](Config& c, const Value& v) { at(c) = parse_bool(unquoted(v, "true or false")); },
+      .text =
+          [at](const Config& c) {
             return std::string(at(const_cast<Config&>(c)) ? "true" : "false");
           }};
 }
@@ -71,15 +83,16 @@ Key text(const char* path, At at, const char* fallback, Resume resume, const cha
           .resume = resume,
           .help = help,
           .set = [at](Config& c, const Value& v) { at(c) = only(v, "text"); },
-          .text = [at](const Config& c) {
-            const std::string& t = at(const_cast<Config&>(c));
-            return t.empty() ? std::string() : scalar_text(t);
-          }};
+          .text =
+              [at](const Config& c) {
+                const std::string& t = at(const_cast<Config&>(c));
+                return t.empty() ? std::string() : scalar_text(t);
+              }};
 }
 
 template <class At>
-Key choice(const char* path, At at, const char* fallback, std::vector<std::string> choices, Resume resume,
-           const char* help) {
+Key choice(const char* path, At at, const char* fallback, std::vector<std::string> choices,
+           Resume resume, const char* help) {
   std::string type;
   for (const std::string& c : choices) {
     type += (type.empty() ? "one of " : ", ") + c;
@@ -92,18 +105,19 @@ Key choice(const char* path, At at, const char* fallback, std::vector<std::strin
           .choices = choices,
           .text = [at](const Config& c) { return scalar_text(at(const_cast<Config&>(c))); }};
   key.set = [at, choices, type](Config& c, const Value& v) {
-    std::string word = only(v, type);
-    // PyTorch's spellings of precisions are understood.
-    if (std::find(choices.begin(), choices.end(), "fp32") != choices.end()) {
-      word = word == "f32" || word == "float32" ? "fp32"
-             : word == "f16" || word == "float16" ? "fp16"
-             : word == "bfloat16"                 ? "bf16"
-                                                  : word;
+    const std::string& word = only(v, type);
+    std::string known = word;
+    for (const auto& [from, to] : kSpellings) {
+      if (word == from && std::find(choices.begin(), choices.end(), to) != choices.end()) {
+        known = to;
+      }
     }
-    if (std::find(choices.begin(), choices.end(), word) == choices.end()) {
-      throw ConfigError(format("expected {}, found \"{}\"", type, word));
+    if (std::find(choices.begin(), choices.end(), known) == choices.end()) {
+      const std::string near = nearest_of(word, choices);
+      throw ConfigError(format("expected {}, found {}{}", type, in_quotes(word),
+                               near.empty() ? "" : format("; nearest: {}", near)));
     }
-    at(c) = word;
+    at(c) = known;
   };
   return key;
 }
@@ -131,13 +145,16 @@ Key seconds(const char* path, At at, const char* fallback, Resume resume, const 
 }
 
 template <class At>
-Key period(const char* path, At at, const char* fallback, Resume resume, const char* help) {
+Key period(const char* path, At at, const char* fallback, Units units, Resume resume,
+           const char* help) {
   return {.path = path,
-          .type = "period",
+          .type = units_text(units),
           .fallback = fallback,
           .resume = resume,
           .help = help,
-          .set = [at](Config& c, const Value& v) { at(c) = parse_period(only(v, "a period")); },
+          .set = [at, units](
+                     Config& c,
+                     const Value& v) { at(c) = parse_period(only(v, units_text(units)), units); },
           .text = [at](const Config& c) { return to_string(at(const_cast<Config&>(c))); }};
 }
 
@@ -145,7 +162,7 @@ template <class At>
 Key auto_integer(const char* path, At at, const char* fallback, Range range, Resume resume,
                  const char* help) {
   return {.path = path,
-          .type = "auto or integer",
+          .type = "auto or " + range_text("integer", range),
           .fallback = fallback,
           .resume = resume,
           .help = help,
@@ -155,46 +172,58 @@ Key auto_integer(const char* path, At at, const char* fallback, Range range, Res
                 const std::string& t = unquoted(v, "auto or an integer");
                 at(c) = t == "auto" ? std::nullopt : AutoInt(parse_integer(t, range));
               },
-          .text = [at](const Config& c) {
-            const AutoInt& v = at(const_cast<Config&>(c));
-            return v ? std::to_string(*v) : std::string("auto");
-          }};
+          .text =
+              [at](const Config& c) {
+                const AutoInt& v = at(const_cast<Config&>(c));
+                return v ? std::to_string(*v) : std::string("auto");
+              }};
 }
 
-template <class At>
-Key numbers(const char* path, At at, const char* fallback, Resume resume, const char* help) {
+// A list may be written as its only item.
+template <class At, class Parse>
+Key list(const char* path, At at, const char* fallback, const char* type, Parse parse,
+         Resume resume, const char* help) {
   return {.path = path,
-          .type = "list of numbers",
+          .type = type,
           .fallback = fallback,
           .resume = resume,
           .help = help,
           .set =
-              [at](Config& c, const Value& v) {
-                at(c).clear();
-                for (const std::string& t : v.items) {
-                  at(c).push_back(std::decay_t<decltype(at(c)[0])>(parse_number(t, {})));
+              [at, type, parse](Config& c, const Value& v) {
+                if (v.quoted) {
+                  throw ConfigError(
+                      format("expected a {}, found text in quotes; leave the quotes out", type));
                 }
+                std::decay_t<decltype(at(c))> all;
+                for (const std::string& t : v.items) {
+                  all.push_back(parse(t));
+                }
+                at(c) = all;
               },
-          .text = [at](const Config& c) {
-            std::string all;
-            for (const auto n : at(const_cast<Config&>(c))) {
-              all += (all.empty() ? "" : ", ") + number_text(double(n));
-            }
-            return "[" + all + "]";
-          }};
+          .text =
+              [at](const Config& c) {
+                std::string all;
+                for (const auto n : at(const_cast<Config&>(c))) {
+                  all += (all.empty() ? "" : ", ") + number_text(double(n));
+                }
+                return "[" + all + "]";
+              }};
 }
 
 template <class At>
-Key integers(const char* path, At at, const char* fallback, Range range, Resume resume, const char* help) {
-  Key key = numbers(path, at, fallback, resume, help);
-  key.type = "list of integers";
-  key.set = [at, range](Config& c, const Value& v) {
-    at(c).clear();
-    for (const std::string& t : v.items) {
-      at(c).push_back(parse_integer(t, range));
-    }
-  };
-  return key;
+Key numbers(const char* path, At at, const char* fallback, Range range, Resume resume,
+            const char* help) {
+  return list(
+      path, at, fallback, "list of numbers",
+      [range](const std::string& t) { return parse_number(t, range); }, resume, help);
+}
+
+template <class At>
+Key integers(const char* path, At at, const char* fallback, Range range, Resume resume,
+             const char* help) {
+  return list(
+      path, at, fallback, "list of integers",
+      [range](const std::string& t) { return parse_integer(t, range); }, resume, help);
 }
 
 template <class At>
@@ -205,60 +234,73 @@ Key texts(const char* path, At at, const char* fallback, Resume resume, const ch
           .resume = resume,
           .help = help,
           .set = [at](Config& c, const Value& v) { at(c) = v.items; },
-          .text = [at](const Config& c) {
-            std::string all;
-            for (const std::string& t : at(const_cast<Config&>(c))) {
-              all += (all.empty() ? "" : ", ") + scalar_text(t);
-            }
-            return "[" + all + "]";
-          }};
+          .text =
+              [at](const Config& c) {
+                std::string all;
+                for (const std::string& t : at(const_cast<Config&>(c))) {
+                  all += (all.empty() ? "" : ", ") + scalar_text(t);
+                }
+                return "[" + all + "]";
+              }};
 }
 
-#define AT(member) [](Config& c) -> auto& { return c.member; }
+#define AT(member)          \
+  [](Config & c) -> auto& { \
+    return c.member;        \
+  }
 
 std::vector<Key> build() {
   using enum Resume;
-  const Range positive{1};
-  const Range natural{0};
+  // Caps far above what anyone trains: products of such numbers stay in 64 bits.
+  const Range count{0, 1e12};    // samples, steps
+  const Range size{1, 1 << 20};  // of a layer, a batch, a sequence
+  const Range size_or_0{0, 1 << 20};
+  const Range tokens{0, 1 << 24};  // vocabularies and classes
   const Range share{0, 1};
   std::vector<Key> t;
   const auto add = [&](Key key) { t.push_back(std::move(key)); };
 
   add(text("run.name", AT(run.name), "", kFree, "Name of the run; default: the file's name."));
-  add(integer("run.seed", AT(run.seed), "1", natural, kFrozen,
+  add(integer("run.seed", AT(run.seed), "1", {0, 9e15}, kFrozen,
               "Seed of initial weights, order, augmentation and dropout."));
   add(text("run.out", AT(run.out), "", kFree, "Folder of the run; default: runs/NAME-N."));
 
   Key name = choice("model.name", AT(model.name), "",
-                    {"mlp", "cnn", "resnet18", "resnet34", "resnet50", "resnet101", "gpt", "bert", "vit",
-                     "conv3d"},
+                    {"mlp", "cnn", "resnet18", "resnet34", "resnet50", "resnet101", "gpt", "bert",
+                     "vit", "conv3d"},
                     kFrozen, "Which model.");
   name.required = true;
   add(name);
-  add(integer("model.classes", AT(model.classes), "0", natural, kFrozen,
+  add(integer("model.classes", AT(model.classes), "0", tokens, kFrozen,
               "Classes; 0: what the data set has."));
-  add(integers("model.hidden", AT(model.hidden), "[512, 512]", positive, kFrozen, "mlp: widths."));
-  add(integer("model.layers", AT(model.layers), "6", natural, kFrozen, "gpt, bert, vit: blocks."));
-  add(integer("model.heads", AT(model.heads), "6", positive, kFrozen, "gpt, bert, vit: attention heads."));
-  add(integer("model.width", AT(model.width), "384", positive, kFrozen, "gpt, bert, vit: width."));
-  add(integer("model.vocabulary", AT(model.vocabulary), "0", natural, kFrozen,
+  add(integers("model.hidden", AT(model.hidden), "[512, 512]", size, kFrozen, "mlp: widths."));
+  add(integer("model.layers", AT(model.layers), "6", {1, 4096}, kFrozen,
+              "gpt, bert, vit: blocks."));
+  add(integer("model.heads", AT(model.heads), "6", {1, 4096}, kFrozen,
+              "gpt, bert, vit: attention heads."));
+  add(integer("model.width", AT(model.width), "384", size, kFrozen, "gpt, bert, vit: width."));
+  add(integer("model.vocabulary", AT(model.vocabulary), "0", tokens, kFrozen,
               "gpt, bert: tokens; 0: 256 for text, 50257 for token shards."));
-  add(integer("model.context", AT(model.context), "0", natural, kFrozen,
+  add(integer("model.context", AT(model.context), "0", size_or_0, kFrozen,
               "gpt, bert: longest sequence; 0: data.sequence."));
-  add(integer("model.patch", AT(model.patch), "4", positive, kFrozen, "vit: patch side in pixels."));
-  add(number("model.dropout", AT(model.dropout), "0", {0, 0.99}, kFrozen, "Probability of a zero."));
+  add(integer("model.patch", AT(model.patch), "4", {1, 1024}, kFrozen,
+              "vit: patch side in pixels."));
+  add(number("model.dropout", AT(model.dropout), "0", {0, 0.99}, kFrozen,
+             "Probability of a zero."));
   add(number("model.attention_dropout", AT(model.attention_dropout), "0", {0, 1}, kFrozen,
              "Not available: attention runs fused; anything but 0 is an error."));
   add(choice("model.stem", AT(model.stem), "auto", {"auto", "cifar", "imagenet"}, kFrozen,
              "resnet: the first layers; auto decides by image size."));
-  add(choice("model.recompute", AT(model.recompute), "none", {"none", "blocks"}, kFree,
-             "gpt, bert, vit: blocks saves memory by running each block again in the backward pass."));
+  add(choice(
+      "model.recompute", AT(model.recompute), "none", {"none", "blocks"}, kFree,
+      "gpt, bert, vit: blocks saves memory by running each block again in the backward pass."));
   add(text("model.weights", AT(model.weights), "", kFrozen, "Safetensors file to start from."));
 
-  Key data = choice("data.name", AT(data.name), "",
-                    {"fashion_mnist", "mnist", "cifar10", "cifar100", "image_folder", "image_shards", "text",
-                     "tokens", "synthetic_images", "synthetic_tokens", "synthetic_volumes"},
-                    kFrozen, "Which data set.");
+  Key data =
+      choice("data.name", AT(data.name), "",
+             {"fashion_mnist", "mnist", "cifar10", "cifar100", "image_folder", "image_shards",
+              "text", "tokens", "synthetic_images", "synthetic_tokens", "synthetic_volumes"},
+             kFrozen, "Which data set.");
   data.required = true;
   add(data);
   add(text("data.dir", AT(data.dir), "", kFree,
@@ -268,16 +310,19 @@ std::vector<Key> build() {
   add(texts("data.validation", AT(data.validation), "[]", kFree,
             "Validation files or folders; image_folder: default DIR/val."));
   add(number("data.validation_share", AT(data.validation_share), "0.1", {0, 0.9}, kFrozen,
-             "text, tokens: the part at the end that is kept for validation when there is no file for it."));
-  add(integer("data.image_size", AT(data.image_size), "224", positive, kFrozen,
+             "text, tokens: the part at the end that is kept for validation when there is no file "
+             "for it."));
+  add(integer("data.image_size", AT(data.image_size), "224", {1, 16384}, kFrozen,
               "image_folder, image_shards, synthetic_images: side in pixels."));
-  add(integer("data.channels", AT(data.channels), "3", {1, 4}, kFrozen, "Channels of images that are made."));
-  add(integer("data.samples", AT(data.samples), "0", natural, kFrozen,
+  add(integer("data.channels", AT(data.channels), "3", {1, 4}, kFrozen,
+              "Channels of images that are made."));
+  add(integer("data.samples", AT(data.samples), "0", count, kFrozen,
               "Use only the first so many; synthetic: how many there are (0: 10000)."));
-  add(integer("data.validation_samples", AT(data.validation_samples), "0", natural, kFree,
+  add(integer("data.validation_samples", AT(data.validation_samples), "0", count, kFree,
               "Validate on the first so many; 0: all (synthetic: 1000)."));
-  add(integer("data.classes", AT(data.classes), "10", positive, kFrozen, "synthetic: classes."));
-  add(integer("data.sequence", AT(data.sequence), "256", positive, kFrozen, "Tokens of a sample."));
+  add(integer("data.classes", AT(data.classes), "10", {1, 1 << 24}, kFrozen,
+              "synthetic: classes."));
+  add(integer("data.sequence", AT(data.sequence), "256", size, kFrozen, "Tokens of a sample."));
   add(boolean("data.shuffle", AT(data.shuffle), "true", kFrozen, "A new order every epoch."));
   add(choice("data.augment", AT(data.augment), "worker", {"worker", "none"}, kFrozen,
              "Where samples are augmented; none switches crop, flip and the rest off."));
@@ -287,10 +332,12 @@ std::vector<Key> build() {
   add(boolean("data.random_crop", AT(data.random_crop), "true", kFrozen,
               "image_folder, image_shards: random resized crop (else centre crop) in training."));
   add(number("data.jitter", AT(data.jitter), "0", share, kFrozen, "Strength of colour jitter."));
-  add(number("data.erasing", AT(data.erasing), "0", share, kFrozen, "Probability of random erasing."));
-  add(numbers("data.mean", AT(data.mean), "[]", kFrozen,
+  add(number("data.erasing", AT(data.erasing), "0", share, kFrozen,
+             "Probability of random erasing."));
+  add(numbers("data.mean", AT(data.mean), "[]", {-1e3, 1e3}, kFrozen,
               "Per channel, pixels scaled to [0, 1]; default: the data set's own."));
-  add(numbers("data.deviation", AT(data.deviation), "[]", kFrozen, "Per channel."));
+  add(numbers("data.deviation", AT(data.deviation), "[]", {0, 1e3, true}, kFrozen,
+              "Per channel, above 0."));
   add(choice("data.transfer", AT(data.transfer), "uint8", {"uint8"}, kFree,
              "How images go to the device; they are normalised there."));
   add(choice("data.filter", AT(data.filter), "matched", {"matched", "fast"}, kFrozen,
@@ -298,17 +345,19 @@ std::vector<Key> build() {
   add(bytes("data.cache_bytes", AT(data.cache_bytes), "0", kFree,
             "Memory for decoded images; 0: none."));
   add(seconds("data.cost", AT(data.cost), "0 s", kFree, "synthetic: CPU time of a sample."));
-  add(seconds("data.blocking", AT(data.blocking), "0 s", kFree, "synthetic: time a sample blocks."));
+  add(seconds("data.blocking", AT(data.blocking), "0 s", kFree,
+              "synthetic: time a sample blocks."));
   add(number("data.cost_jitter", AT(data.cost_jitter), "0", share, kFree,
              "synthetic: costs vary by this share."));
   add(choice("data.on_error", AT(data.on_error), "stop", {"stop", "replace"}, kFrozen,
              "A sample that cannot be read ends the run, or is replaced by the next one."));
-  add(integer("data.max_bad", AT(data.max_bad), "100", natural, kFree, "Replaced samples allowed."));
+  add(integer("data.max_bad", AT(data.max_bad), "100", count, kFree, "Replaced samples allowed."));
   add(number("data.max_bad_rate", AT(data.max_bad_rate), "0.01", share, kFree,
              "Share of replaced samples allowed, once 1000 were delivered."));
   add(number("data.mask_probability", AT(data.mask_probability), "0.15", share, kFrozen,
              "bert: tokens that are masked."));
-  add(integer("data.mask_token", AT(data.mask_token), "0", natural, kFrozen, "bert: the token that masks."));
+  add(integer("data.mask_token", AT(data.mask_token), "0", tokens, kFrozen,
+              "bert: the token that masks."));
 
   add(auto_integer("loader.workers", AT(loader.workers), "auto", {0, 1024}, kFree,
                    "Loading threads; 0 loads in the training thread; auto is tuned."));
@@ -316,32 +365,35 @@ std::vector<Key> build() {
                    "Batches loaded ahead; auto is tuned."));
   add(auto_integer("loader.io_concurrency", AT(loader.io_concurrency), "auto", {1, 1024}, kFree,
                    "Reads in flight, where samples are files; auto is tuned."));
-  add(bytes("loader.max_bytes", AT(loader.max_bytes), "512 MiB", kFree, "Memory of the sample ring."));
+  add(bytes("loader.max_bytes", AT(loader.max_bytes), "512 MiB", kFree,
+            "Memory of the sample ring."));
   add(seconds("loader.read_limit", AT(loader.read_limit), "120 s", kFree,
               "A read that takes longer ends the run, naming the file."));
 
-  add(integer("train.batch", AT(train.batch), "64", positive, kFree,
+  add(integer("train.batch", AT(train.batch), "64", size, kFree,
               "Samples of one optimizer step's micro-batch."));
   add(integer("train.accumulate", AT(train.accumulate), "1", {1, 65536}, kFree,
               "Micro-batches per optimizer step."));
-  add(choice("train.precision", AT(train.precision), "fp32", {"fp32", "tf32", "fp16", "bf16"}, kFrozen,
-             "Arithmetic of matrix products and activations."));
-  add(integer("train.epochs", AT(train.epochs), "10", positive, kExtendable, "Passes over the data."));
-  add(integer("train.max_steps", AT(train.max_steps), "0", natural, kExtendable,
-              "Stop after so many optimizer steps; 0: no limit."));
-  add(seconds("train.max_time", AT(train.max_time), "0 s", kExtendable,
+  add(choice("train.precision", AT(train.precision), "fp32", {"fp32", "tf32", "fp16", "bf16"},
+             kFrozen, "Arithmetic of matrix products and activations."));
+  add(integer("train.epochs", AT(train.epochs), "10", {1, 1e6}, kExtendable,
+              "Passes over the data."));
+  add(integer("train.max_steps", AT(train.max_steps), "0", count, kFree,
+              "Stop after so many optimizer steps, where schedules end too; 0: no limit."));
+  add(seconds("train.max_time", AT(train.max_time), "0 s", kFree,
               "Stop, with a checkpoint, after so long; 0: no limit."));
   add(choice("train.capture", AT(train.capture), "auto", {"auto", "on", "off"}, kFree,
              "CUDA: replay captured steps."));
   add(boolean("train.deterministic", AT(train.deterministic), "false", kFrozen,
               "Only deterministic algorithms, untimed: the same bits every time."));
-  add(number("train.target", AT(train.target), "0", {}, kExtendable,
+  add(number("train.target", AT(train.target), "0", {}, kFree,
              "Stop when the validation metric reaches it (accuracy, else loss); 0: no target."));
   add(choice("train.on_nan", AT(train.on_nan), "skip", {"skip", "stop"}, kFree,
              "A step with a gradient that is not finite is skipped, or ends the run."));
-  add(integer("train.max_bad_steps", AT(train.max_bad_steps), "20", positive, kFree,
+  add(integer("train.max_bad_steps", AT(train.max_bad_steps), "20", {1, 1e6}, kFree,
               "Skipped steps in a row that end the run as diverged."));
-  add(choice("train.device", AT(train.device), "auto", {"auto", "cpu", "cuda"}, kFree, "Where to train."));
+  add(choice("train.device", AT(train.device), "auto", {"auto", "cpu", "cuda"}, kFree,
+             "Where to train."));
   add(auto_integer("train.threads", AT(train.threads), "auto", {1, 1024}, kFree,
                    "Compute threads of the CPU; auto: the cores granted."));
   add(number("train.label_smoothing", AT(train.label_smoothing), "0", {0, 0.9}, kFrozen,
@@ -353,27 +405,34 @@ std::vector<Key> build() {
              "Of the schedule's top, at the configured batch."));
   add(number("optimizer.momentum", AT(optimizer.momentum), "0.9", {0, 0.9999}, kFree, "sgd."));
   add(boolean("optimizer.nesterov", AT(optimizer.nesterov), "false", kFrozen, "sgd."));
-  add(numbers("optimizer.betas", AT(optimizer.betas), "[0.9, 0.999]", kFree, "adam, adamw."));
-  add(number("optimizer.epsilon", AT(optimizer.epsilon), "1e-8", {0, 1, true}, kFrozen, "adam, adamw."));
-  add(number("optimizer.weight_decay", AT(optimizer.weight_decay), "0", natural, kFrozen,
+  add(numbers("optimizer.betas", AT(optimizer.betas), "[0.9, 0.999]", {}, kFree, "adam, adamw."));
+  add(number("optimizer.epsilon", AT(optimizer.epsilon), "1e-8", {0, 1, true}, kFrozen,
+             "adam, adamw."));
+  add(number("optimizer.weight_decay", AT(optimizer.weight_decay), "0", {0, 1e6}, kFrozen,
              "Of matrices; vectors (biases, norms) are left alone."));
-  add(number("optimizer.clip_norm", AT(optimizer.clip_norm), "0", natural, kFrozen,
+  add(number("optimizer.clip_norm", AT(optimizer.clip_norm), "0", {0, 1e30}, kFrozen,
              "Gradients are scaled down to this norm; 0: never."));
 
-  add(choice("schedule.name", AT(schedule.name), "cosine", {"constant", "cosine", "linear", "step", "wsd"},
-             kFrozen, "The learning rate over the run; counts samples."));
-  add(period("schedule.warmup", AT(schedule.warmup), "never", kFrozen, "Linear rise at the start."));
-  add(period("schedule.decay", AT(schedule.decay), "20 %", kFrozen, "wsd: the fall at the end."));
-  add(number("schedule.final", AT(schedule.final), "0", natural, kFrozen,
+  add(choice("schedule.name", AT(schedule.name), "cosine",
+             {"constant", "cosine", "linear", "step", "wsd"}, kFrozen,
+             "The learning rate over the run; counts samples."));
+  add(period("schedule.warmup", AT(schedule.warmup), "never", Units::kRun, kFrozen,
+             "Linear rise at the start."));
+  add(period("schedule.decay", AT(schedule.decay), "20 %", Units::kRun, kFrozen,
+             "wsd: the fall at the end."));
+  add(number("schedule.final", AT(schedule.final), "0", {0, 1e6}, kFrozen,
              "cosine, linear, wsd: learning rate at the end."));
-  add(number("schedule.factor", AT(schedule.factor), "0.1", share, kFrozen, "step: of each milestone."));
-  add(numbers("schedule.milestones", AT(schedule.milestones), "[0.5, 0.75]", kFrozen,
+  add(number("schedule.factor", AT(schedule.factor), "0.1", share, kFrozen,
+             "step: of each milestone."));
+  add(numbers("schedule.milestones", AT(schedule.milestones), "[0.5, 0.75]", {0, 1}, kFrozen,
               "step: shares of the run."));
 
-  add(choice("auto_batch.policy", AT(auto_batch.policy), "off", {"off", "throughput", "hold"}, kFree,
-             "Find the batch: throughput takes the knee and scales the learning rate; hold keeps the "
-             "configured batch in micro-batches of the knee. --auto-batch sets it."));
-  add(integer("auto_batch.max", AT(auto_batch.max), "0", natural, kFree, "Largest batch; 0: no limit."));
+  add(choice(
+      "auto_batch.policy", AT(auto_batch.policy), "off", {"off", "throughput", "hold"}, kFree,
+      "Find the batch: throughput takes the knee and scales the learning rate; hold keeps the "
+      "configured batch in micro-batches of the knee. --auto-batch sets it."));
+  add(integer("auto_batch.max", AT(auto_batch.max), "0", size_or_0, kFree,
+              "Largest batch; 0: no limit."));
   Key scale{.path = "auto_batch.max_scale",
             .type = "number or none",
             .fallback = "16",
@@ -400,30 +459,38 @@ std::vector<Key> build() {
   add(boolean("auto_batch.online", AT(auto_batch.online), "true", kFree,
               "Keep tuning workers, depth and batch during the run."));
 
-  add(period("evaluation.every", AT(evaluation.every), "1 epochs", kFree, "Validation."));
-  add(integer("evaluation.batch", AT(evaluation.batch), "0", natural, kFree, "0: the training batch."));
-  add(integer("evaluation.samples", AT(evaluation.samples), "0", natural, kFree, "At most so many; 0: all."));
+  add(period("evaluation.every", AT(evaluation.every), "1 epochs", Units::kRunOrAuto, kFree,
+             "Validation."));
+  add(integer("evaluation.batch", AT(evaluation.batch), "0", size_or_0, kFree,
+              "0: the training batch."));
+  add(integer("evaluation.samples", AT(evaluation.samples), "0", count, kFree,
+              "At most so many; 0: all."));
 
-  add(period("checkpoint.every", AT(checkpoint.every), "auto", kFree,
-             "auto: as often as checkpoint.budget allows, at least every 10 minutes, and at every epoch."));
-  add(integer("checkpoint.keep_last", AT(checkpoint.keep_last), "2", natural, kFree,
+  add(period("checkpoint.every", AT(checkpoint.every), "auto", Units::kAny, kFree,
+             "auto: as often as checkpoint.budget allows, at least every 10 minutes, and at every "
+             "epoch."));
+  add(integer("checkpoint.keep_last", AT(checkpoint.keep_last), "2", {0, 1e6}, kFree,
               "Newest ones that are kept; 0: all."));
-  add(integer("checkpoint.keep_best", AT(checkpoint.keep_best), "1", natural, kFree,
+  add(integer("checkpoint.keep_best", AT(checkpoint.keep_best), "1", {0, 1e6}, kFree,
               "Best ones that are kept."));
   add(number("checkpoint.budget", AT(checkpoint.budget), "0.03", {0, 1, true}, kFree,
              "Share of wall time that saving may cost."));
-  add(integer("storage.patience", AT(storage.patience), "3", natural, kFree,
+  add(integer("storage.patience", AT(storage.patience), "3", {0, 1e6}, kFree,
               "Failed saves in a row that are only warned about."));
   add(choice("storage.on_full", AT(storage.on_full), "pause", {"pause", "stop"}, kFree,
              "What then: wait for space, or end with exit code 6."));
 
-  add(period("log.interval", AT(log.interval), "auto", kFree,
-             "Between lines of metrics.jsonl, e.g. 50 steps or 2 s; auto: max(0.5 s, 30 steps), cut at 4 s."));
-  add(choice("log.level", AT(log.level), "info", {"debug", "info", "warning", "error"}, kFree, "On stderr."));
-  add(boolean("log.tensorboard", AT(log.tensorboard), "true", kFree, "Write TensorBoard event files."));
+  add(period("log.interval", AT(log.interval), "auto", Units::kInterval, kFree,
+             "Between lines of metrics.jsonl, e.g. 50 steps or 2 s; auto: max(0.5 s, 30 steps), "
+             "cut at 4 s."));
+  add(choice("log.level", AT(log.level), "info", {"debug", "info", "warning", "error"}, kFree,
+             "On stderr."));
+  add(boolean("log.tensorboard", AT(log.tensorboard), "true", kFree,
+              "Write TensorBoard event files."));
   add(integer("log.trace_steps", AT(log.trace_steps), "0", {0, 10000}, kFree,
               "Steps in trace.json; 0: none."));
-  add(bytes("memory.limit", AT(memory.limit), "0", kFree, "Memory that may be used; 0: what is free."));
+  add(bytes("memory.limit", AT(memory.limit), "0", kFree,
+            "Memory that may be used; 0: what is free."));
   add(bytes("memory.workspace_limit", AT(memory.workspace_limit), "256 MiB", kFree,
             "Scratch that one library call may take."));
   return t;
@@ -431,22 +498,113 @@ std::vector<Key> build() {
 
 #undef AT
 
+// Edits that turn one word into the other; neighbours that changed places are one.
 std::size_t distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) {
-    row[j] = j;
-  }
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
+  const std::size_t n = b.size() + 1;
+  std::vector<std::size_t> rows(3 * n);
+  const auto at = [&](std::size_t i, std::size_t j) -> std::size_t& { return rows[i % 3 * n + j]; };
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      if (i == 0 || j == 0) {
+        at(i, j) = i + j;
+        continue;
+      }
+      at(i, j) = std::min(
+          {at(i - 1, j) + 1, at(i, j - 1) + 1, at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
+      }
     }
   }
-  return row[b.size()];
+  return at(a.size(), n - 1);
 }
+
+// How far a slip may be from what was meant.
+std::size_t slack(const std::string& word) {
+  return std::max<std::size_t>(1, word.size() / 3);
+}
+
+// Lower case, "-" and blanks as "_"; cut, because distance() takes the product of both lengths.
+std::string folded(const std::string& word) {
+  std::string out;
+  for (const char c : word.substr(0, 96)) {
+    out += c == '-' || c == ' ' ? '_' : c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  }
+  return out;
+}
+
+std::string nearest_of(const std::string& word, const std::vector<std::string>& choices) {
+  std::string best;
+  std::size_t least = slack(word) + 1;
+  for (const std::string& c : choices) {
+    const std::size_t d = distance(folded(word), c);
+    if (d < least) {
+      least = d;
+      best = c;
+    }
+  }
+  return best;
+}
+
+// What other programs call our keys; only for hints.
+constexpr std::pair<const char*, const char*> kForeign[] = {
+    {"activation_checkpointing", "model.recompute"},
+    {"amp", "train.precision"},
+    {"arch", "model.name"},
+    {"architecture", "model.name"},
+    {"batchsize", "train.batch"},
+    {"beta1", "optimizer.betas"},
+    {"beta2", "optimizer.betas"},
+    {"block_size", "data.sequence"},
+    {"clip_grad_norm", "optimizer.clip_norm"},
+    {"d_model", "model.width"},
+    {"dataset", "data.name"},
+    {"dtype", "train.precision"},
+    {"eps", "optimizer.epsilon"},
+    {"eval_interval", "evaluation.every"},
+    {"eval_steps", "evaluation.every"},
+    {"grad_accum", "train.accumulate"},
+    {"grad_clip", "optimizer.clip_norm"},
+    {"gradient_accumulation_steps", "train.accumulate"},
+    {"gradient_checkpointing", "model.recompute"},
+    {"gradient_clip_val", "optimizer.clip_norm"},
+    {"hidden_size", "model.width"},
+    {"horizontal_flip", "data.flip"},
+    {"imgsz", "data.image_size"},
+    {"img_size", "data.image_size"},
+    {"logging_steps", "log.interval"},
+    {"lr_scheduler", "schedule.name"},
+    {"max_epochs", "train.epochs"},
+    {"max_grad_norm", "optimizer.clip_norm"},
+    {"micro_batch_size", "train.batch"},
+    {"min_lr", "schedule.final"},
+    {"mixed_precision", "train.precision"},
+    {"n_embd", "model.width"},
+    {"n_head", "model.heads"},
+    {"n_layer", "model.layers"},
+    {"num_classes", "model.classes"},
+    {"num_epochs", "train.epochs"},
+    {"num_heads", "model.heads"},
+    {"num_layers", "model.layers"},
+    {"num_train_epochs", "train.epochs"},
+    {"num_threads", "train.threads"},
+    {"output_dir", "run.out"},
+    {"patch_size", "model.patch"},
+    {"per_device_train_batch_size", "train.batch"},
+    {"prefetch_factor", "loader.depth"},
+    {"pretrained", "model.weights"},
+    {"root", "data.dir"},
+    {"save_dir", "run.out"},
+    {"save_steps", "checkpoint.every"},
+    {"save_total_limit", "checkpoint.keep_last"},
+    {"scheduler", "schedule.name"},
+    {"seq_len", "data.sequence"},
+    {"sequence_length", "data.sequence"},
+    {"std", "data.deviation"},
+    {"train_batch_size", "train.batch"},
+    {"vocab_size", "model.vocabulary"},
+    {"warmup_steps", "schedule.warmup"},
+    {"wd", "optimizer.weight_decay"}};
 
 }  // namespace
 
@@ -460,19 +618,20 @@ const std::vector<std::pair<std::string, std::string>>& aliases() {
       {"loader.num_workers", "loader.workers"},
       {"loader.prefetch", "loader.depth"},
       {"train.batch_size", "train.batch"},
-      {"optimizer.lr", "optimizer.learning_rate"}};
+      {"optimizer.lr", "optimizer.learning_rate"},
+      {"data.random_resized_crop", "data.random_crop"}};
   return all;
 }
 
 const Key* find(const std::string& path) {
-  std::string name = path;
+  const std::string* name = &path;
   for (const auto& [from, to] : aliases()) {
     if (from == path) {
-      name = to;
+      name = &to;
     }
   }
   for (const Key& k : table()) {
-    if (k.path == name) {
+    if (k.path == *name) {
       return &k;
     }
   }
@@ -480,21 +639,49 @@ const Key* find(const std::string& path) {
 }
 
 std::string nearest(const std::string& path) {
-  const std::string word = path.substr(path.rfind('.') + 1).substr(0, 64);
+  const std::size_t dot = path.find('.');
+  const std::string section = dot == std::string::npos ? "" : folded(path.substr(0, dot));
+  const std::string word = folded(dot == std::string::npos ? path : path.substr(dot + 1));
   std::string best;
-  double least = 1e9;
-  for (const Key& k : table()) {
-    const std::string last = k.path.substr(k.path.rfind('.') + 1);
-    // The last word counts most: the right key in the wrong section is near.
-    const double d = 3 * double(distance(word, last)) +
-                     (path.substr(0, 128) == k.path ? 0.0 : 0.2 * double(distance(path.substr(0, 128), k.path)));
-    if (d < least) {
-      least = d;
-      best = k.path;
+  double least = double(slack(word)) + 1;
+  const auto offer = [&](const std::string& name, const std::string& key) {
+    // The key's own name counts most: the right key in the wrong section is near.
+    const double d = double(distance(word, name));
+    const double there =
+        section.empty() ? 0 : double(distance(section, key.substr(0, key.find('.'))));
+    if (d <= double(slack(word)) && d + 0.02 * there < least) {
+      least = d + 0.02 * there;
+      best = key;
     }
+  };
+  for (const Key& k : table()) {
+    offer(k.path.substr(k.path.find('.') + 1), k.path);
   }
-  const std::size_t most = std::max<std::size_t>(2, word.size() / 3);
-  return distance(word, best.substr(best.rfind('.') + 1)) <= most ? best : std::string();
+  for (const auto& [from, to] : aliases()) {
+    offer(from.substr(from.find('.') + 1), to);
+  }
+  for (const auto& [from, to] : kForeign) {
+    offer(from, to);
+  }
+  return best;
+}
+
+const std::vector<std::string>& sections() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> names;
+    for (const Key& k : table()) {
+      const std::string name = k.path.substr(0, k.path.find('.'));
+      if (names.empty() || names.back() != name) {
+        names.push_back(name);
+      }
+    }
+    return names;
+  }();
+  return all;
+}
+
+std::string nearest_section(const std::string& word) {
+  return nearest_of(word, sections());
 }
 
 }  // namespace penstock::io::schema

@@ -1,8 +1,10 @@
 // The schema table behind the configuration: one row per key.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/io/config.h"
@@ -11,8 +13,8 @@ namespace penstock::io::schema {
 
 // What a resumed run may do with a key.
 enum class Resume : std::uint8_t {
-  kFree,        // logging, workers: anything
-  kExtendable,  // epochs, time: more, not less
+  kFree,        // logging, workers, limits: anything
+  kExtendable,  // epochs: more, not less
   kFrozen,      // model, data, seed: the same
 };
 
@@ -41,7 +43,12 @@ const std::vector<Key>& table();
 const std::vector<std::pair<std::string, std::string>>& aliases();
 // The key, through aliases; null when there is none.
 const Key* find(const std::string& path);
-// The closest key to a path that is none; empty when nothing is close.
+// The closest key to a path that is none, also by what other programs call it; empty when nothing
+// is close.
 std::string nearest(const std::string& path);
+// In the order of the table.
+const std::vector<std::string>& sections();
+// The closest section to a word that is none; empty when nothing is close.
+std::string nearest_section(const std::string& word);
 
 }  // namespace penstock::io::schema

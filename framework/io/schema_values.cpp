@@ -1,101 +1,193 @@
 #include "framework/io/schema_values.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
+#include <limits>
+#include <utility>
+
+#include "framework/io/config_yaml.h"
+#include "framework/io/files.h"
 
 namespace penstock::io::schema {
 namespace {
 
-[[noreturn]] void wrong(const std::string& expected, const std::string& came) {
-  throw ConfigError(format("expected {}, found {}", expected, came.empty() ? "nothing" : "\"" + came + "\""));
+constexpr double kMostExact = 9e15;  // integers up to here are exact as doubles
+constexpr double kMostSeconds = 36525 * 86400.0;
+
+[[noreturn]] void wrong(const std::string& expected, const std::string& came,
+                        const char* hint = "") {
+  throw ConfigError(format("expected {}, found {}{}", expected,
+                           came.empty() ? "nothing" : in_quotes(came), hint));
 }
 
-std::string range_text(const char* what, const Range& r) {
-  const bool low = r.low > -1e300;
-  const bool high = r.high < 1e300;
-  if (low && high) {
-    return format("{} from {} to {}", what, number_text(r.low), number_text(r.high));
-  }
-  if (low) {
-    return format("{} {} {}", what, r.open_low ? "above" : "of at least", number_text(r.low));
-  }
-  return what;
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
 }
 
-// Decimal, as people write it. Leading zeros are octal in some tools and decimal in others.
-bool looks_like_number(const std::string& t) {
-  std::size_t i = t[0] == '-' || t[0] == '+' ? 1 : 0;
-  const std::size_t begin = i;
-  while (i < t.size() && t[i] >= '0' && t[i] <= '9') {
-    ++i;
+std::size_t digits_end(const std::string& t, std::size_t from) {
+  while (from < t.size() && is_digit(t[from])) {
+    ++from;
   }
-  const std::size_t digits = i - begin;
-  if (digits > 1 && t[begin] == '0') {
-    throw ConfigError(format("\"{}\" could mean an octal number; write it without the leading zero", t));
-  }
-  std::size_t fraction = 0;
+  return from;
+}
+
+// Decimal, as people write it: [+-]digits[.digits][e[+-]digits], whatever the locale.
+bool is_decimal(const std::string& t) {
+  std::size_t i = !t.empty() && (t[0] == '-' || t[0] == '+') ? 1 : 0;
+  std::size_t digits = digits_end(t, i) - i;
+  i += digits;
   if (i < t.size() && t[i] == '.') {
-    ++i;
-    while (i < t.size() && t[i] >= '0' && t[i] <= '9') {
-      ++i;
-      ++fraction;
-    }
+    const std::size_t end = digits_end(t, i + 1);
+    digits += end - i - 1;
+    i = end;
   }
-  if (digits + fraction == 0) {
+  if (digits == 0) {
     return false;
   }
   if (i < t.size() && (t[i] == 'e' || t[i] == 'E')) {
     ++i;
-    if (i < t.size() && (t[i] == '-' || t[i] == '+')) {
-      ++i;
-    }
-    const std::size_t exponent = i;
-    while (i < t.size() && t[i] >= '0' && t[i] <= '9') {
-      ++i;
-    }
-    if (i == exponent) {
+    i += i < t.size() && (t[i] == '-' || t[i] == '+') ? 1 : 0;
+    const std::size_t end = digits_end(t, i);
+    if (end == i) {
       return false;
     }
+    i = end;
   }
   return i == t.size();
+}
+
+// 010 is eight in some tools and ten in others.
+void check_leading_zero(const std::string& t) {
+  const std::size_t i = t[0] == '-' || t[0] == '+' ? 1 : 0;
+  if (digits_end(t, i) - i > 1 && t[i] == '0') {
+    throw ConfigError(
+        format("{} could mean an octal number; write it without the leading zero", in_quotes(t)));
+  }
+}
+
+// Why a text that looks like a number to some is none here; "" when there is nothing to say.
+const char* number_hint(const std::string& t) {
+  const auto has = [&](const char* characters) {
+    return t.find_first_of(characters) != std::string::npos;
+  };
+  const std::size_t i = !t.empty() && (t[0] == '-' || t[0] == '+') ? 1 : 0;
+  if (t.size() > i + 1 && t[i] == '0' &&
+      std::string_view("xXoObB").find(t[i + 1]) != std::string_view::npos) {
+    return "; numbers are decimal";
+  }
+  if (t.size() > i && is_digit(t[i]) && has("_,' ")) {
+    return "; write digits without separators, and a point before decimals";
+  }
+  return "";
 }
 
 double to_double(const std::string& t) {
   double value = 0;
   const char* begin = t.c_str() + (t[0] == '+' ? 1 : 0);
   const auto [end, error] = std::from_chars(begin, t.c_str() + t.size(), value);
-  if (error == std::errc::result_out_of_range) {
-    throw ConfigError(format("\"{}\" is beyond what a number can be", t));
+  if (error != std::errc{}) {
+    throw ConfigError(format("{} is beyond what a number can be", in_quotes(t)));
   }
   return value;
 }
 
-// "12 min" -> 12 and "min".
-void split_unit(const std::string& text, double& count, std::string& unit, const std::string& expected) {
+struct Quantity {
+  double count = 0;
+  std::string unit;
+};
+// "12 min" -> 12 and "min". Not negative.
+Quantity parse_quantity(const std::string& text, const std::string& expected) {
   std::size_t i = 0;
-  while (i < text.size() && (std::isdigit(static_cast<unsigned char>(text[i])) != 0 || text[i] == '.' ||
-                             text[i] == '+' || text[i] == '-' ||
-                             ((text[i] == 'e' || text[i] == 'E') && i + 1 < text.size() &&
-                              (std::isdigit(static_cast<unsigned char>(text[i + 1])) != 0 ||
-                               text[i + 1] == '-' || text[i + 1] == '+')))) {
+  while (i < text.size()) {
+    const bool exponent = (text[i] == 'e' || text[i] == 'E') && i > 0 && i + 1 < text.size() &&
+                          (is_digit(text[i + 1]) || text[i + 1] == '-' || text[i + 1] == '+');
+    if (!is_digit(text[i]) && text[i] != '.' && text[i] != '+' && text[i] != '-' && !exponent) {
+      break;
+    }
     ++i;
   }
   const std::string number = text.substr(0, i);
-  while (i < text.size() && text[i] == ' ') {
-    ++i;
-  }
-  unit = text.substr(i);
-  if (number.empty() || !looks_like_number(number)) {
+  const std::size_t unit = text.find_first_not_of(' ', i);
+  if (!is_decimal(number)) {
     wrong(expected, text);
   }
-  count = to_double(number);
-  if (count < 0 || !std::isfinite(count)) {
+  check_leading_zero(number);
+  const double count = to_double(number);
+  if (count < 0) {
     wrong(expected, text);
   }
+  return {count, unit == std::string::npos ? "" : text.substr(unit)};
 }
 
+template <std::size_t N>
+const double* scale_of(const std::array<std::pair<const char*, double>, N>& units,
+                       const std::string& unit) {
+  const auto it =
+      std::find_if(units.begin(), units.end(), [&](const auto& u) { return u.first == unit; });
+  return it == units.end() ? nullptr : &it->second;
+}
+
+constexpr std::array<std::pair<const char*, double>, 11> kByteUnits = {{{"", 1},
+                                                                        {"B", 1},
+                                                                        {"KiB", 1024.0},
+                                                                        {"MiB", 1048576.0},
+                                                                        {"GiB", 1073741824.0},
+                                                                        {"TiB", 1099511627776.0},
+                                                                        {"kB", 1e3},
+                                                                        {"KB", 1e3},
+                                                                        {"MB", 1e6},
+                                                                        {"GB", 1e9},
+                                                                        {"TB", 1e12}}};
+constexpr std::array<std::pair<const char*, double>, 18> kTimeUnits = {
+    {{"us", 1e-6},
+     {"ms", 1e-3},
+     {"s", 1},
+     {"sec", 1},
+     {"second", 1},
+     {"seconds", 1},
+     {"min", 60},
+     {"minute", 60},
+     {"minutes", 60},
+     {"m", 0},  // minutes or months?
+     {"h", 3600},
+     {"hour", 3600},
+     {"hours", 3600},
+     {"d", 86400},
+     {"day", 86400},
+     {"days", 86400},
+     {"week", 604800},
+     {"weeks", 604800}}};
+
 }  // namespace
+
+std::string range_text(const char* what, const Range& r) {
+  const bool low = r.low > -1e300;
+  const bool high = r.high < 1e300;
+  if (low && high && !r.open_low && r.high < 1e5) {
+    return format("{} from {} to {}", what, number_text(r.low), number_text(r.high));
+  }
+  std::string text = what;
+  if (low) {
+    text += format(" {} {}", r.open_low ? "above" : "of at least", number_text(r.low));
+  }
+  if (high) {
+    text += format("{} at most {}", low ? "," : " of", number_text(r.high));
+  }
+  return text;
+}
+
+std::string units_text(Units units) {
+  std::string text = "500 steps, 2 epochs, 10000 samples, 3 %";
+  switch (units) {
+    case Units::kRun: return text + " or never";
+    case Units::kRunOrAuto: return text + ", auto or never";
+    case Units::kInterval: return text + ", 10 s or auto";
+    case Units::kAny: return text + ", 10 min, auto or never";
+  }
+  return text;
+}
 
 std::string number_text(double value) {
   char buffer[40];
@@ -108,27 +200,35 @@ std::string number_text(double value) {
 }
 
 std::string scalar_text(const std::string& text) {
-  bool plain = !text.empty() && text.front() != ' ' && text.back() != ' ' && text.back() != ':';
-  for (std::size_t i = 0; i < text.size() && plain; ++i) {
-    const char c = text[i];
-    plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '/' ||
-            (c == '-' && i > 0) || c == '+' || (c == ' ' && i > 0) || c == '%' ||
-            static_cast<unsigned char>(c) >= 0x80;
+  const auto simple = [](char c) {
+    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+           c == '.' || c == '/';
+  };
+  bool plain = !text.empty() && simple(text.front()) && text.back() != ' ';
+  for (const char c : text) {
+    plain = plain && (simple(c) || c == '-' || c == '+' || c == ' ' || c == '%');
   }
-  plain = plain && text.find(" #") == std::string::npos && text != "null" && text != "true" &&
-          text != "false" && text.front() != '%';
-  if (plain) {
+  if (plain && text != "null" && text != "Null" && text != "NULL") {
     return text;
   }
+  // What a strict reader would refuse to see as it is becomes an escape.
+  bool readable = true;
+  try {
+    yaml::check_bytes(text, "");
+  } catch (const ConfigError&) {
+    readable = false;
+  }
+  static constexpr const char* kHex = "0123456789abcdef";
   std::string quoted = "\"";
   for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
     if (c == '"' || c == '\\') {
       quoted += '\\';
-    }
-    if (c == '\n') {
-      quoted += "\\n";
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      quoted += format("\\x{}{}", "0123456789abcdef"[(c >> 4) & 15], "0123456789abcdef"[c & 15]);
+      quoted += c;
+    } else if (byte < 0x20 || byte == 0x7F || (byte >= 0x80 && !readable)) {
+      quoted += "\\x";
+      quoted += kHex[byte >> 4];
+      quoted += kHex[byte & 15];
     } else {
       quoted += c;
     }
@@ -137,12 +237,16 @@ std::string scalar_text(const std::string& text) {
 }
 
 i64 parse_integer(const std::string& text, const Range& range) {
-  const std::string expected = range_text("an integer", range);
-  if (text.empty() || !looks_like_number(text)) {
-    wrong(expected, text);
+  const std::string expected = range_text(
+      "an integer",
+      {std::max(range.low, -kMostExact), std::min(range.high, kMostExact), range.open_low});
+  if (!is_decimal(text)) {
+    wrong(expected, text, number_hint(text));
   }
+  check_leading_zero(text);
   const double value = to_double(text);
-  if (value != std::floor(value) || std::fabs(value) > 9e15 || value < range.low || value > range.high) {
+  if (value != std::floor(value) || std::fabs(value) > kMostExact || value < range.low ||
+      value > range.high) {
     wrong(expected, text);
   }
   return i64(value);
@@ -150,114 +254,94 @@ i64 parse_integer(const std::string& text, const Range& range) {
 
 double parse_number(const std::string& text, const Range& range) {
   const std::string expected = range_text("a number", range);
-  if (text.empty() || !looks_like_number(text)) {
-    wrong(expected, text);
+  if (!is_decimal(text)) {
+    wrong(expected, text, number_hint(text));
   }
+  check_leading_zero(text);
   const double value = to_double(text);
-  if (!std::isfinite(value) || value < range.low || value > range.high ||
-      (range.open_low && value == range.low)) {
+  if (value < range.low || value > range.high || (range.open_low && value == range.low)) {
     wrong(expected, text);
   }
   return value;
 }
 
 bool parse_bool(const std::string& text) {
-  if (text == "true") {
-    return true;
-  }
-  if (text == "false") {
-    return false;
+  if (text == "true" || text == "false") {
+    return text == "true";
   }
   wrong("true or false", text);
 }
 
 i64 parse_bytes(const std::string& text) {
   static const std::string expected = "bytes, e.g. 512 MiB or 2 GB";
-  double count = 0;
-  std::string unit;
-  split_unit(text, count, unit, expected);
-  double scale = 0;
-  if (unit.empty() || unit == "B") {
-    scale = 1;
-  } else if (unit == "KiB") {
-    scale = 1024;
-  } else if (unit == "MiB") {
-    scale = 1024.0 * 1024;
-  } else if (unit == "GiB") {
-    scale = 1024.0 * 1024 * 1024;
-  } else if (unit == "TiB") {
-    scale = 1024.0 * 1024 * 1024 * 1024;
-  } else if (unit == "KB" || unit == "kB") {
-    scale = 1e3;
-  } else if (unit == "MB") {
-    scale = 1e6;
-  } else if (unit == "GB") {
-    scale = 1e9;
-  } else if (unit == "TB") {
-    scale = 1e12;
-  } else {
+  const Quantity q = parse_quantity(text, expected);
+  const double* scale = scale_of(kByteUnits, q.unit);
+  if (scale == nullptr || q.count * *scale > kMostExact) {
     wrong(expected, text);
   }
-  if (count * scale > 9e15) {
-    wrong(expected, text);
-  }
-  return i64(count * scale);
+  return i64(q.count * *scale);
 }
 
 double parse_seconds(const std::string& text) {
   static const std::string expected = "a time, e.g. 90 s, 30 min or 2 h";
-  double count = 0;
-  std::string unit;
-  split_unit(text, count, unit, expected);
-  if (unit.empty() || unit == "s" || unit == "seconds") {
-    return count;
+  const Quantity q = parse_quantity(text, expected);
+  if (q.unit == "m") {
+    wrong(expected, text, "; minutes are min");
   }
-  if (unit == "us") {
-    return count * 1e-6;
+  const double* scale = q.unit.empty() ? nullptr : scale_of(kTimeUnits, q.unit);
+  if ((scale == nullptr && !q.unit.empty()) || q.count * (scale ? *scale : 1) > kMostSeconds) {
+    wrong(expected, text);
   }
-  if (unit == "ms") {
-    return count * 1e-3;
-  }
-  if (unit == "min" || unit == "minutes") {
-    return count * 60;
-  }
-  if (unit == "h" || unit == "hours") {
-    return count * 3600;
-  }
-  if (unit == "d" || unit == "days") {
-    return count * 86400;
-  }
-  wrong(expected, text);
+  return q.count * (scale != nullptr ? *scale : 1);
 }
 
-Period parse_period(const std::string& text) {
-  static const std::string expected =
-      "a period: 500 steps, 2 epochs, 10000 samples, 10 min, 3 %, auto or never";
+Period parse_period(const std::string& text, Units units) {
+  using Unit = Period::Unit;
+  const std::string expected = units_text(units);
   if (text == "never" || text == "0") {
+    if (units == Units::kInterval) {
+      wrong(expected, text);
+    }
     return {};
   }
   if (text == "auto") {
-    return {0, Period::Unit::kAuto};
+    if (units == Units::kRun) {
+      wrong(expected, text);
+    }
+    return {0, Unit::kAuto};
   }
-  double count = 0;
-  std::string unit;
-  split_unit(text, count, unit, expected);
-  using Unit = Period::Unit;
-  if (unit == "steps" || unit == "step") {
-    return {count, Unit::kSteps};
+  const Quantity q = parse_quantity(text, expected);
+  if (q.unit.empty()) {
+    wrong(expected, text, "; write the unit");
   }
-  if (unit == "epochs" || unit == "epoch") {
-    return {count, Unit::kEpochs};
+  const double* scale = scale_of(kTimeUnits, q.unit);
+  if (scale != nullptr && *scale > 0 && (units == Units::kRun || units == Units::kRunOrAuto)) {
+    wrong(expected, text, "; a time would make the numbers depend on the machine");
   }
-  if (unit == "samples" || unit == "sample") {
-    return {count, Unit::kSamples};
+  const auto period = [&](double count, Unit unit) {
+    return count == 0 ? parse_period("0", units) : Period{count, unit};
+  };
+  const bool steps = q.unit == "steps" || q.unit == "step";
+  if (steps || q.unit == "samples" || q.unit == "sample") {
+    if (q.count != std::floor(q.count) || q.count > kMostExact) {
+      wrong(expected, text, "; steps and samples are whole");
+    }
+    return period(q.count, steps ? Unit::kSteps : Unit::kSamples);
   }
-  if (unit == "%") {
-    return {count / 100, Unit::kShare};
+  if (q.unit == "epochs" || q.unit == "epoch") {
+    if (q.count > 1e6) {
+      wrong(expected, text);
+    }
+    return period(q.count, Unit::kEpochs);
   }
-  if (unit == "s" || unit == "min" || unit == "h" || unit == "minutes" || unit == "hours" ||
-      unit == "seconds") {
-    return {parse_seconds(text), Unit::kSeconds};
+  if (q.unit == "%") {
+    if (q.count > 100) {
+      wrong(expected, text, "; the run is 100 %");
+    }
+    return period(q.count / 100, Unit::kShare);
+  }
+  if (scale != nullptr && *scale > 0 && q.count * *scale <= kMostSeconds) {
+    return period(q.count * *scale, Unit::kSeconds);
   }
   wrong(expected, text);
 }
@@ -265,6 +349,24 @@ Period parse_period(const std::string& text) {
 }  // namespace penstock::io::schema
 
 namespace penstock::io {
+namespace {
+
+// 0.07 is 7 %, although 0.07 * 100 is not 7: the shortest text that reads back to the same share.
+std::string percent_text(double share) {
+  for (int digits = 1; digits <= std::numeric_limits<double>::max_digits10; ++digits) {
+    char buffer[40];
+    const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, share * 100,
+                                            std::chars_format::general, digits);
+    double back = 0;
+    std::from_chars(buffer, end, back);
+    if (back / 100 == share) {
+      return {buffer, end};
+    }
+  }
+  return schema::number_text(share * 100);
+}
+
+}  // namespace
 
 std::string to_string(const Period& p) {
   using schema::number_text;
@@ -275,7 +377,7 @@ std::string to_string(const Period& p) {
     case Period::Unit::kEpochs: return number_text(p.count) + " epochs";
     case Period::Unit::kSamples: return number_text(p.count) + " samples";
     case Period::Unit::kSeconds: return number_text(p.count) + " s";
-    case Period::Unit::kShare: return number_text(p.count * 100) + " %";
+    case Period::Unit::kShare: return percent_text(p.count) + " %";
   }
   return "never";
 }
