@@ -61,10 +61,12 @@ struct Forward {
     T* out = y + row * n;
     if (beta != nullptr) {
       team.write(
-          n, out, [&](i64 i, S v) { return (v - centre) * inv * gamma[i] + beta[i]; }, in);
+          n, out,
+          [&](i64 /*i*/, S v, S scale, S shift) { return (v - centre) * inv * scale + shift; }, in,
+          gamma, beta);
     } else {
       team.write(
-          n, out, [&](i64 i, S v) { return (v - centre) * inv * gamma[i]; }, in);
+          n, out, [&](i64 /*i*/, S v, S scale) { return (v - centre) * inv * scale; }, in, gamma);
     }
   }
 };
@@ -91,29 +93,31 @@ struct InputGradient {
     S along = 0;
     if constexpr (!kRms) {
       along = team.sum_of(
-                  n, [&](i64 i, S d) { return d * gamma[i]; }, g) /
+                  n, [](i64 /*i*/, S d, S scale) { return d * scale; }, g, gamma) /
               S(n);
     }
     const S across =
         team.sum_of(
-            n, [&](i64 i, S d, S v) { return d * gamma[i] * (v - centre) * inv; }, g, in) /
+            n,
+            [&](i64 /*i*/, S d, S v, S scale) { return d * scale * (v - centre) * inv; }, g, in,
+            gamma) /
         S(n);
     if (stream != nullptr) {
       team.write(
           n, out,
-          [&](i64 i, S d, S v, S beside) {
+          [&](i64 /*i*/, S d, S v, S scale, S beside) {
             const S hat = (v - centre) * inv;
-            return (d * gamma[i] - along - hat * across) * inv + beside;
+            return (d * scale - along - hat * across) * inv + beside;
           },
-          g, in, stream + row * n);
+          g, in, gamma, stream + row * n);
     } else {
       team.write(
           n, out,
-          [&](i64 i, S d, S v) {
+          [&](i64 /*i*/, S d, S v, S scale) {
             const S hat = (v - centre) * inv;
-            return (d * gamma[i] - along - hat * across) * inv;
+            return (d * scale - along - hat * across) * inv;
           },
-          g, in);
+          g, in, gamma);
     }
   }
 };
