@@ -43,11 +43,20 @@ inline std::vector<Entry> entries() {
                     .recompute_blocks = recompute},
                    {{"input", DType::i32, {16}}, {"target", DType::i32, {16}}}});
   }
-  all.push_back({"bert",
-                 {.name = "bert", .input = {16}, .layers = 2, .heads = 2, .width = 32, .vocabulary = 64},
-                 {{"input", DType::i32, {16}},
-                  {"target", DType::i32, {16}},
-                  {"length", DType::i32, {}}}});
+  for (const bool recompute : {false, true}) {
+    all.push_back({recompute ? "bert recomputed" : "bert",
+                   {.name = "bert",
+                    .input = {16},
+                    .layers = 2,
+                    .heads = 2,
+                    .width = 32,
+                    .vocabulary = 64,
+                    .dropout = recompute ? 0.1 : 0.0,
+                    .recompute_blocks = recompute},
+                   {{"input", DType::i32, {16}},
+                    {"target", DType::i32, {16}},
+                    {"length", DType::i32, {}}}});
+  }
   return all;
 }
 
