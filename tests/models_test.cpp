@@ -192,6 +192,27 @@ TEST(Recompute, GivesTheSameGradients) {
   EXPECT_LT(std::sqrt(difference / norm), 1e-6);
 }
 
+// What a layer more costs: its input with recomputation, everything in it without.
+TEST(Recompute, ALayerMoreKeepsItsInputOnly) {
+  const auto step_bytes = [](i64 layers, bool recompute) {
+    zoo::Entry e;
+    for (const zoo::Entry& known : zoo::entries()) {
+      if (known.name == "gpt") {
+        e = known;
+      }
+    }
+    e.model.layers = layers;
+    e.model.recompute_blocks = recompute;
+    StepRunner runner(e.model, options_of(e, meta_of(kCpu), 4));
+    memory::reset_high_water(meta_of(kCpu));
+    runner.run({.count = 4});
+    return memory::stats(meta_of(kCpu), Region::kStep).high_water;
+  };
+  const i64 input = 4 * 16 * 32 * 4;  // [N, T, C]
+  EXPECT_EQ(step_bytes(12, true) - step_bytes(11, true), input);
+  EXPECT_GT(step_bytes(12, false) - step_bytes(11, false), 10 * input);
+}
+
 TEST(Model, UnknownNamesAreRefusedWithTheKnownOnes) {
   try {
     (void)models::build_model({.name = "resnet19", .input = {8, 8, 3}});
