@@ -124,6 +124,8 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
   po.remaining_samples = options.all ? 0 : total_samples(setup);
   po.hold = !options.all && c.auto_batch.policy == "hold";
   po.batch_norm = setup.batch_norm;
+  po.exhaustive = options.all;
+  po.knee_share = c.auto_batch.knee;
   po.dram_meter = setup.device.is_cuda();
   say("planning memory");
   const i64 most = std::min({setup.train->size(), po.ring_slots / 2,
@@ -276,7 +278,7 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options) {
   return found;
 }
 
-tuner::PolicyDecision policy_for(const Setup& setup, const AutoBatch& found, const std::string& policy) {
+tuner::PolicyDecision policy_for(const Setup& setup, AutoBatch& found, const std::string& policy) {
   const io::Config& c = setup.config;
   const i64 configured = c.train.batch * c.train.accumulate;
   tuner::PolicyOptions o;
@@ -294,7 +296,9 @@ tuner::PolicyDecision policy_for(const Setup& setup, const AutoBatch& found, con
     o.auto_max = c.auto_batch.max;
   }
   o.batch_norm = setup.batch_norm;
-  return tuner::decide_batch(o);
+  const tuner::PolicyDecision decision = tuner::decide_batch(o);
+  found.records.push_back(tuner::to_record(o, decision));
+  return decision;
 }
 
 }  // namespace penstock::trainers

@@ -44,7 +44,7 @@ AutoBatch find_batch(const Setup& setup, const AutoBatchOptions& options);
 // Stops the probe between two steps.
 class StepStopped : public std::exception {};
 
-// What the policy makes of it.
-tuner::PolicyDecision policy_for(const Setup& setup, const AutoBatch& found, const std::string& policy);
+// What the policy makes of it; added to the records.
+tuner::PolicyDecision policy_for(const Setup& setup, AutoBatch& found, const std::string& policy);
 
 }  // namespace penstock::trainers

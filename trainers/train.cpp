@@ -86,6 +86,7 @@ class Trainer {
   std::unique_ptr<io::CheckpointStore> store_;
   std::unique_ptr<io::Watchdog> watchdog_;
   std::unique_ptr<tuner::OnlineTuner> tuner_;
+  std::optional<tuner::Interval> pending_interval_;
   std::unique_ptr<io::SaveInterval> save_interval_;
   i64 largest_ = 1;  // micro-batch that the plan allows
   i64 before_step_ = 0;  // position
@@ -478,6 +479,15 @@ void Trainer::tune(const measure::StepAccount& account, const data::LoaderStats&
   if (in.seconds <= 0) {
     return;
   }
+  // Lines of the log may be closer together than the tuner's intervals.
+  if (pending_interval_) {
+    in = tuner::merged(*pending_interval_, in);
+  }
+  if (!tuner::interval_is_complete(in.seconds, in.steps)) {
+    pending_interval_ = in;
+    return;
+  }
+  pending_interval_.reset();
   const double begin = monotonic_seconds();
   const tuner::Action action = tuner_->observe(in);
   if (action.changed) {
