@@ -6,7 +6,9 @@ set -eu
 cd "$(dirname "$0")/.."
 
 sh tools/packages.sh dataset-fashion-mnist
-cmake -S . -B build/demo -G Ninja -DCMAKE_BUILD_TYPE=Release \
+cuda="${PENSTOCK_CUDA:-OFF}"
+[ -e /dev/nvidiactl ] && cuda="${PENSTOCK_CUDA:-AUTO}"
+cmake -S . -B build/demo -G Ninja -DCMAKE_BUILD_TYPE=Release -DPENSTOCK_CUDA="$cuda" \
   -DPENSTOCK_TESTS=OFF -DPENSTOCK_BENCHMARKS=OFF -DPENSTOCK_EXAMPLES=OFF
 cmake --build build/demo
 exec build/demo/bin/penstock train configs/fashion_mnist_cnn.yaml --auto-batch "$@"
