@@ -21,6 +21,14 @@ bool is_hidden(char32_t c) {
          c == 0xFEFF || (c >= 0xFFF0 && c <= 0xFFFB) || (c & 0xFFFE) == 0xFFFE || c >= 0xE0000;
 }
 
+std::string hex_text(char32_t c) {
+  std::string digits;
+  for (; c != 0; c >>= 4) {
+    digits.insert(digits.begin(), "0123456789ABCDEF"[c & 15]);
+  }
+  return digits;
+}
+
 // The lines of a file, for places and for comparing values with what stands there.
 class Source {
  public:
@@ -42,14 +50,17 @@ class Source {
     return std::string_view(text_).substr(at, end - at);
   }
   Place place(const YAML::Mark& mark) const {
-    const std::string_view after = rest(mark);
-    const std::size_t at = std::size_t(after.data() - text_.data());
+    const std::size_t at = std::size_t(rest(mark).data() - text_.data());
     const auto line = std::upper_bound(starts_.begin(), starts_.end(), at) - starts_.begin();
-    int column = 1;
-    for (std::size_t i = starts_[std::size_t(line) - 1]; i < at; ++i) {
-      column += (static_cast<unsigned char>(text_[i]) & 0xC0) != 0x80 ? 1 : 0;
+    // On from the place before where it can: a line may hold all values of the file.
+    if (line != last_.line || at < last_at_) {
+      last_ = {name_, int(line), 1};
+      last_at_ = starts_[std::size_t(line) - 1];
     }
-    return {name_, int(line), column};
+    for (; last_at_ < at; ++last_at_) {
+      last_.column += (static_cast<unsigned char>(text_[last_at_]) & 0xC0) != 0x80 ? 1 : 0;
+    }
+    return last_;
   }
   [[noreturn]] void fail(const YAML::Mark& mark, const std::string& message) const {
     fail_at(place(mark), message);
@@ -59,6 +70,8 @@ class Source {
   std::string text_;
   std::string name_;
   std::vector<std::size_t> starts_;
+  mutable Place last_;
+  mutable std::size_t last_at_ = 0;
 };
 
 constexpr const char* kNoAnchors =
@@ -77,6 +90,8 @@ class Builder : public YAML::EventHandler {
 
   int documents() const { return documents_; }
   Node take() { return std::move(root_); }
+  // The innermost list or section that is still open; null for none.
+  const Node* open_node() const { return stack_.empty() ? nullptr : &stack_.back().node; }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1) {
@@ -181,7 +196,8 @@ class Builder : public YAML::EventHandler {
       source_.fail(mark, format("more than {} values", kMostNodes));
     }
     if (!stack_.empty() && stack_.back().node.kind == Node::Kind::kMap && !stack_.back().has_key) {
-      source_.fail(mark, "a list or section as a key; a key is a word");
+      source_.fail(
+          mark, "a list or section as a key, or a bracket that is never closed; a key is a word");
     }
     stack_.push_back({.node = {.kind = kind, .place = source_.place(mark)}, .key = {}});
   }
@@ -240,10 +256,11 @@ std::string normalised(std::string_view text) {
       out += text[i];
     }
   }
-  return out;
+  return out +
+         '\n';  // the parser sees quotes that the end of the file cuts off otherwise than others
 }
 
-[[noreturn]] void explain(const Source& source, const YAML::Exception& e) {
+[[noreturn]] void explain(const Source& source, const Builder& builder, const YAML::Exception& e) {
   const std::string_view rest = source.rest(e.mark);
   const char c = rest.empty() ? ' ' : rest[0];
   if (c == '*' || c == '&') {
@@ -251,6 +268,10 @@ std::string normalised(std::string_view text) {
   }
   if (c == '@' || c == '`' || c == '%') {
     source.fail(e.mark, format("a value does not begin with {}; put it in quotes", c));
+  }
+  const Node* open = builder.open_node();
+  if (open != nullptr && rest.empty() && e.msg.find("flow not found") != std::string::npos) {
+    fail_at(open->place, "this bracket is never closed");
   }
   source.fail(
       e.mark,
@@ -291,7 +312,7 @@ void check_bytes(std::string_view text, const std::string& name) {
               format("a control character (code {}); a configuration is plain text", int(c.code)));
     }
     if (is_hidden(c.code) && !(c.code == 0xFEFF && i == 0)) {
-      fail_at(here, format("an invisible character (U+{:X}); remove it", unsigned(c.code)));
+      fail_at(here, format("an invisible character (U+{}); remove it", hex_text(c.code)));
     }
     if (c.code == '%' && here.column == 1) {
       fail_at(here, "directives (%) are not used in configurations");
@@ -316,7 +337,7 @@ Node read(std::string_view text, const std::string& name) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& e) {
-    explain(source, e);
+    explain(source, builder, e);
   }
   return builder.take();
 }

@@ -681,6 +681,11 @@ const std::vector<std::string>& sections() {
 }
 
 std::string nearest_section(const std::string& word) {
+  for (const std::string& s : sections()) {
+    if (folded(word).starts_with(s)) {  // "training", "dataset"
+      return s;
+    }
+  }
   return nearest_of(word, sections());
 }
 

@@ -191,7 +191,7 @@ std::string units_text(Units units) {
 
 std::string number_text(double value) {
   char buffer[40];
-  if (value == std::floor(value) && std::fabs(value) < 1e15) {
+  if (value == std::floor(value) && std::fabs(value) < 1e16) {
     const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, i64(value));
     return {buffer, end};
   }
