@@ -145,7 +145,10 @@ void Trainer::begin() {
     const auto tensors = runner_->model().public_tensors();
     const io::LoadReport report =
         io::load_weights(io::SafetensorsFile(c.model.weights), tensors,
-                         {.strip_prefix = setup_.model.name == "gpt" ? "transformer." : ""});
+                         {.strip_prefix = setup_.model.name == "gpt" ? "transformer." : "",
+                          .ignorable = [this](std::string_view name) {
+                            return runner_->model().ignorable(name);
+                          }});
     runner_->arena().refresh_low_precision();
     log::info("{}", report.text());
   }
