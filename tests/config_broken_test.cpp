@@ -319,6 +319,8 @@ const std::vector<Broken>& table() {
     {kNone, "model:\n  name: mlp\ndata:\n  name: mnist\n  validation_share: ^0.95\n", "from 0 to 0.9"},
     {kNone, "model:\n  name: mlp\ndata:\n  name: mnist\n  cost: ^5 m\n", "minutes are min"},
     // YAML
+    {kGood, "run:\n  out: ^\"runs/a\\0b\"\n", "zero character"},
+    {kNone, "model:\n  name: mlp\ndata:\n  name: mnist\n  train: ^[x, \"a\\0b\"]\n", "zero character"},
     {kGood, "train:\n batch: ^3\n   epochs: 4\n", "next line"},
     {kGood, "train:\n  batch: 3\n ^epochs: 4\n", ""},
     {kGood, "train: ^{batch: 3\n", "never closed"},

@@ -23,6 +23,14 @@ const std::string& unquoted(const Value& v, const std::string& expected) {
   return text;
 }
 
+// A path with a zero byte inside would name another file than it shows.
+const std::string& without_zero(const std::string& text) {
+  if (text.find('\0') != std::string::npos) {
+    throw ConfigError("expected text, found a zero character inside");
+  }
+  return text;
+}
+
 // Other spellings of values: PyTorch's of precisions, YAML's of switches.
 constexpr std::pair<const char*, const char*> kSpellings[] = {
     {"f32", "fp32"},  {"float32", "fp32"},  {"f16", "fp16"}, {"float16", "fp16"},
@@ -82,7 +90,7 @@ Key text(const char* path, At at, const char* fallback, Resume resume, const cha
           .fallback = fallback,
           .resume = resume,
           .help = help,
-          .set = [at](Config& c, const Value& v) { at(c) = only(v, "text"); },
+          .set = [at](Config& c, const Value& v) { at(c) = without_zero(only(v, "text")); },
           .text =
               [at](const Config& c) {
                 const std::string& t = at(const_cast<Config&>(c));
@@ -233,7 +241,11 @@ Key texts(const char* path, At at, const char* fallback, Resume resume, const ch
           .fallback = fallback,
           .resume = resume,
           .help = help,
-          .set = [at](Config& c, const Value& v) { at(c) = v.items; },
+          .set =
+              [at](Config& c, const Value& v) {
+                std::for_each(v.items.begin(), v.items.end(), without_zero);
+                at(c) = v.items;
+              },
           .text =
               [at](const Config& c) {
                 std::string all;

@@ -9,6 +9,7 @@
 
 #include "framework/io/config_yaml.h"
 #include "framework/io/files.h"
+#include "framework/io/json_utf8.h"
 
 namespace penstock::io::schema {
 namespace {
@@ -211,27 +212,31 @@ std::string scalar_text(const std::string& text) {
   if (plain && text != "null" && text != "Null" && text != "NULL") {
     return text;
   }
-  // What a strict reader would refuse to see as it is becomes an escape.
+  // What a strict reader would refuse to see as it is becomes an escape; what is not UTF-8 is lost.
   bool readable = true;
   try {
     yaml::check_bytes(text, "");
   } catch (const ConfigError&) {
     readable = false;
   }
-  static constexpr const char* kHex = "0123456789abcdef";
   std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
+  for (std::size_t i = 0; i < text.size();) {
+    const Utf8 c = utf8_at(text, i);
+    const std::size_t length = std::max<std::size_t>(c.length, 1);
+    if (c.code == '"' || c.code == '\\') {
       quoted += '\\';
-      quoted += c;
-    } else if (byte < 0x20 || byte == 0x7F || (byte >= 0x80 && !readable)) {
-      quoted += "\\x";
-      quoted += kHex[byte >> 4];
-      quoted += kHex[byte & 15];
+      quoted += char(c.code);
+    } else if (c.length == 0) {
+      quoted += "\\uFFFD";
+    } else if (c.code < 0x20 || c.code == 0x7F || (c.code >= 0x80 && !readable)) {
+      quoted += "\\U";
+      for (int shift = 28; shift >= 0; shift -= 4) {
+        quoted += "0123456789ABCDEF"[c.code >> shift & 15];
+      }
     } else {
-      quoted += c;
+      quoted.append(text, i, length);
     }
+    i += length;
   }
   return quoted + "\"";
 }
