@@ -3,7 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 
 #include "data/formats.h"
 #include "data/image/image_dataset.h"
@@ -13,6 +16,7 @@
 #include "framework/core/parallel.h"
 #include "framework/kernels/blas.h"
 #include "framework/kernels/choice.h"
+#include "framework/kernels/library.h"
 #include "framework/kernels/onednn.h"
 
 namespace penstock::trainers {
@@ -299,6 +303,24 @@ void apply_process_settings(const Setup& s) {
   kernels::set_tf32(s.precision == measure::Precision::kTf32);
   kernels::set_deterministic(s.config.train.deterministic);
   kernels::set_workspace_limit(s.config.memory.workspace_limit);
+  if (s.device.is_cuda()) {
+    // Choices of one kind of run are of no use to another: each has its file.
+    const char* cache = std::getenv("XDG_CACHE_HOME");
+    const char* home = std::getenv("HOME");
+    const std::string folder = cache != nullptr && *cache != 0 ? std::string(cache) + "/penstock"
+                               : home != nullptr ? std::string(home) + "/.cache/penstock"
+                                                 : std::string();
+    std::error_code error;
+    if (!folder.empty() && (std::filesystem::create_directories(folder, error) || !error)) {
+      std::string name = format("{} {} {} {}", cuda::info().name, kernels::cuda_library_versions(),
+                                s.config.train.deterministic ? "deterministic" : "timed",
+                                s.config.memory.workspace_limit >> 20);
+      for (char& c : name) {
+        c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '-';
+      }
+      kernels::use_choice_file(folder + "/choices-" + name + ".txt");
+    }
+  }
 }
 
 StepOptions step_options(const Setup& s, Device device, i64 largest) {

@@ -41,6 +41,10 @@ bool untimed();
 // The choice for `key`, if one was made.
 std::optional<Choice> find_choice(const std::string& key);
 void keep_choice(const std::string& key, const Choice& choice);
+// Reads the choices of earlier processes from `file` and appends new ones to it, a line each with a
+// checksum; the caller names the file by device and library versions. What cannot be read or written
+// is chosen again: a cache never ends a run. Empty: no file.
+void use_choice_file(const std::string& file);
 // How many choices were made (not read) so far: a steady state makes none.
 i64 choices_made();
 // Forgets everything in memory: tests.

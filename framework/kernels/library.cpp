@@ -175,6 +175,12 @@ std::string cuda_library_status() {
   }
 }
 
+std::string cuda_library_versions() {
+  const CudaLibrary& library = cuda_library();
+  return format("cublasLt {} cuDNN {}", library.table->cublaslt_version(),
+                library.table->cudnn_version());
+}
+
 void set_cuda_library_path(const std::string& folder) { configured_path() = folder; }
 
 }  // namespace penstock::kernels

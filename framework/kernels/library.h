@@ -25,6 +25,8 @@ const CudaLibrary& cuda_library();
 
 // One line for `info`: versions and paths of what would be opened, or why it cannot be.
 std::string cuda_library_status();
+// "cublasLt 130100 cuDNN 91900": what algorithm choices hold for. Opens the libraries.
+std::string cuda_library_versions();
 // A folder to look in first for NVIDIA's libraries (config key device.libraries).
 void set_cuda_library_path(const std::string& folder);
 
