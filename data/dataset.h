@@ -52,6 +52,10 @@ class Dataset {
   // sample.
   virtual void load(const SampleKey& key, std::span<const std::byte> raw,
                     std::span<std::byte* const> fields) const = 0;
+  // Several samples at once, without needs_fetch(): field i's rows lie one after the other from
+  // fields[i] on. Throws what load() throws, not saying at which sample; the caller then loads them
+  // one by one.
+  virtual void load_many(std::span<const SampleKey> keys, std::span<std::byte* const> fields) const;
 
   // Number of targets of the sample that the loss counts (a token sequence has many); decides the
   // loss denominator. Read after load(), from the written fields.

@@ -29,10 +29,10 @@ struct LoaderOptions {
   int max_workers = 64;
   i64 max_bytes = i64{256} << 20;  // of the ring
   bool pinned = false;
-  i64 start = 0;           // absolute position of the run's next sample
-  i64 end = -1;            // absolute position behind the last one; negative: endless
+  i64 start = 0;  // absolute position of the run's next sample
+  i64 end = -1;   // absolute position behind the last one; negative: endless
   BadSamples bad{};
-  double read_limit = 120;  // seconds that one read may take
+  double read_limit = 120;  // seconds that reading, or loading, one sample may take
 };
 
 // Rows of one field in the ring.
@@ -48,9 +48,9 @@ struct Batch {
   i64 first = 0;     // the rank's number of the first sample
   i64 position = 0;  // absolute position of the first sample
   i64 epoch = 0;
-  i64 targets = 0;           // targets that the loss counts
+  i64 targets = 0;  // targets that the loss counts
   bool ends_epoch = false;
-  std::vector<i64> ids;      // indices into the data set
+  std::vector<i64> ids;  // indices into the data set
 };
 
 // Seconds of a wait by what the last-arriving sample was doing.
@@ -59,15 +59,17 @@ struct WaitParts {
 };
 
 struct LoaderStats {
-  i64 samples = 0;            // loaded by workers
+  i64 samples = 0;             // loaded by workers
   double service_seconds = 0;  // their time, waits for a core included
   double cpu_seconds = 0;      // of it on a CPU
+  double delay_seconds = 0;    // of it runnable, waiting for a core; the rest was blocked
   i64 fetched = 0;
+  i64 fetched_bytes = 0;
   double fetch_seconds = 0;
-  i64 calls = 0;              // of next()
+  i64 calls = 0;  // of next()
   double wait_seconds = 0;
   WaitParts wait{};
-  double low = 0, high = 0;   // fewest and most batches that were ready when next() was called
+  double low = 0, high = 0;  // fewest and most batches that were ready when next() was called
   i64 bad = 0;
 };
 
@@ -75,7 +77,7 @@ struct LoaderStats {
 struct LoaderActivity {
   std::string stage;  // "read", "decode"
   int worker = -1;
-  i64 sample = -1;    // index in the data set
+  i64 sample = -1;  // index in the data set
   std::string file;
   double seconds = 0;
 };
@@ -88,9 +90,10 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next samples in order: min(count, what is left of the epoch and of the run). Blocks. Throws
-  // what a sample's load threw, with its position and file; StalledError naming the file when a read
-  // exceeds its limit. Empty behind the end.
+  // The next samples in order: min(count, what is left of the epoch and of the run,
+  // largest_batch()). Blocks. Throws what a sample's load threw, with its position and file, at the
+  // batch that holds the sample; StalledError naming the file when a read exceeds its limit. Empty
+  // behind the end.
   Batch next(i64 count);
   // The slots of a batch may be filled again. In the order of next().
   void release(const Batch& batch);
@@ -115,8 +118,8 @@ class Loader {
   i64 ring_bytes() const;
   bool pinned() const;
 
-  // Back (or forward) to a position: the same samples are served again. Batches handed out must have
-  // been released.
+  // Back (or forward) to a position: the same samples are served again, and bad ones behind it are
+  // counted anew. Every batch must have been released.
   void rewind(i64 position);
   // Since the last call.
   LoaderStats take_stats();

@@ -1,11 +1,17 @@
 #include "data/memory_set.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "framework/core/check.h"
 #include "framework/core/random.h"
 
 namespace penstock::data {
+namespace {
+
+constexpr std::size_t kAhead = 2;  // rows fetched ahead of the one that is copied
+
+}  // namespace
 
 MemorySet::MemorySet(std::string name, std::vector<Column> columns)
     : name_(std::move(name)), columns_(std::move(columns)) {
@@ -16,8 +22,8 @@ MemorySet::MemorySet(std::string name, std::vector<Column> columns)
     if (c == 0) {
       size_ = rows;
     } else if (rows != size_) {
-      throw DataError(format("{}: {} rows of \"{}\" and {} of \"{}\"; expected as many of each", name_,
-                             size_, columns_[0].field.name, rows, f.name));
+      throw DataError(format("{}: {} rows of \"{}\" and {} of \"{}\"; expected as many of each",
+                             name_, size_, columns_[0].field.name, rows, f.name));
     }
     fields_.push_back(f);
   }
@@ -31,7 +37,27 @@ void MemorySet::load(const SampleKey& key, std::span<const std::byte> /*raw*/,
   }
 }
 
-std::string MemorySet::describe(i64 index) const { return format("{} row {}", name_, index); }
+void MemorySet::load_many(std::span<const SampleKey> keys, std::span<std::byte* const> to) const {
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    const auto bytes = std::size_t(fields_[c].bytes());
+    const std::byte* rows = columns_[c].rows.data();
+    std::byte* at = to[c];
+    for (std::size_t k = 0; k < keys.size(); ++k, at += bytes) {
+      // Rows lie anywhere: the one after the next is on its way while this one is copied.
+      if (k + kAhead < keys.size()) {
+        const std::byte* next = rows + std::size_t(keys[k + kAhead].index) * bytes;
+        for (std::size_t line = 0; line < std::min<std::size_t>(bytes, 2048); line += 64) {
+          __builtin_prefetch(next + line);
+        }
+      }
+      std::memcpy(at, rows + std::size_t(keys[k].index) * bytes, bytes);
+    }
+  }
+}
+
+std::string MemorySet::describe(i64 index) const {
+  return format("{} row {}", name_, index);
+}
 
 namespace {
 
@@ -42,7 +68,9 @@ class Part final : public Dataset {
   i64 size() const override { return count_; }
   std::span<const Field> fields() const override { return set_->fields(); }
   bool needs_fetch() const override { return set_->needs_fetch(); }
-  void fetch(const SampleKey& key, FetchBuffer& raw) const override { set_->fetch(moved(key), raw); }
+  void fetch(const SampleKey& key, FetchBuffer& raw) const override {
+    set_->fetch(moved(key), raw);
+  }
   void load(const SampleKey& key, std::span<const std::byte> raw,
             std::span<std::byte* const> fields) const override {
     set_->load(moved(key), raw, fields);
@@ -95,8 +123,10 @@ class Augmented final : public Dataset {
     set_->load(key, raw, fields);
     random::Generator g(key.seed, random::Stream::kAugment, std::uint32_t(key.epoch),
                         std::uint64_t(key.index));
-    const i64 dy = augment_.pad > 0 ? i64(g.below(std::uint32_t(2 * augment_.pad + 1))) - augment_.pad : 0;
-    const i64 dx = augment_.pad > 0 ? i64(g.below(std::uint32_t(2 * augment_.pad + 1))) - augment_.pad : 0;
+    const i64 dy =
+        augment_.pad > 0 ? i64(g.below(std::uint32_t(2 * augment_.pad + 1))) - augment_.pad : 0;
+    const i64 dx =
+        augment_.pad > 0 ? i64(g.below(std::uint32_t(2 * augment_.pad + 1))) - augment_.pad : 0;
     const bool flip = augment_.flip && g.below(2) == 1;
     if (dy == 0 && dx == 0 && !flip) {
       return;
@@ -133,12 +163,13 @@ class Augmented final : public Dataset {
 }  // namespace
 
 std::shared_ptr<const Dataset> part_of(std::shared_ptr<const Dataset> set, i64 begin, i64 count) {
-  check(begin >= 0 && count >= 0 && begin + count <= set->size(),
-        "data: samples {} to {} of {}", begin, begin + count, set->size());
+  check(begin >= 0 && count >= 0 && begin + count <= set->size(), "data: samples {} to {} of {}",
+        begin, begin + count, set->size());
   return std::make_shared<Part>(std::move(set), begin, count);
 }
 
-std::shared_ptr<const Dataset> augmented(std::shared_ptr<const Dataset> set, const Augment& augment) {
+std::shared_ptr<const Dataset> augmented(std::shared_ptr<const Dataset> set,
+                                         const Augment& augment) {
   if (augment.pad <= 0 && !augment.flip) {
     return set;
   }

@@ -23,6 +23,8 @@ class MemorySet final : public Dataset {
   std::span<const Field> fields() const override { return fields_; }
   void load(const SampleKey& key, std::span<const std::byte> raw,
             std::span<std::byte* const> fields) const override;
+  void load_many(std::span<const SampleKey> keys,
+                 std::span<std::byte* const> fields) const override;
   std::string describe(i64 index) const override;
   bool cheap() const override { return true; }
   const std::vector<Column>& columns() const { return columns_; }
@@ -37,13 +39,14 @@ class MemorySet final : public Dataset {
 // The first `count` samples of a set, or those from `begin` on.
 std::shared_ptr<const Dataset> part_of(std::shared_ptr<const Dataset> set, i64 begin, i64 count);
 
-// Images "image" u8 [H, W, C] that are moved and mirrored as they are loaded: padded by `pad` zeros on
-// every side and cropped back at a random place, flipped left to right half of the time; drawn from
-// (seed, epoch, index).
+// Images "image" u8 [H, W, C] that are moved and mirrored as they are loaded: padded by `pad` zeros
+// on every side and cropped back at a random place, flipped left to right half of the time; drawn
+// from (seed, epoch, index).
 struct Augment {
   i64 pad = 0;
   bool flip = false;
 };
-std::shared_ptr<const Dataset> augmented(std::shared_ptr<const Dataset> set, const Augment& augment);
+std::shared_ptr<const Dataset> augmented(std::shared_ptr<const Dataset> set,
+                                         const Augment& augment);
 
 }  // namespace penstock::data
