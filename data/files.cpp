@@ -1,17 +1,18 @@
 #include "data/files.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "framework/core/check.h"
+#include "framework/core/machine.h"
 
 namespace penstock::data {
 namespace {
@@ -31,55 +32,31 @@ int open_regular(const std::string& path, i64& size) {
   return fd;
 }
 
-}  // namespace
-
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int fd = open_regular(path, size_);
-  if (size_ > 0) {
-    void* p = mmap(nullptr, std::size_t(size_), PROT_READ, MAP_PRIVATE, fd, 0);
-    const int error = errno;
-    close(fd);
-    if (p == MAP_FAILED) {
-      throw DataError(format("{}: cannot be mapped: {}", path, std::strerror(error)));
+// A stream of zlib's, plain or compressed.
+class Inflated {
+ public:
+  explicit Inflated(const std::string& path) : path_(path) {
+    const int fd = open_regular(path, size_);
+    file_.reset(gzdopen(fd, "rb"));
+    if (file_ == nullptr) {
+      close(fd);
+      throw DataError(format("{}: cannot be read", path));
     }
-    data_ = static_cast<const std::byte*>(p);
-  } else {
-    close(fd);
+    gzbuffer(file_.get(), 1 << 18);
   }
-}
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    munmap(const_cast<std::byte*>(data_), std::size_t(size_));
-  }
-}
-
-std::vector<std::byte> read_inflated(const std::string& path, std::size_t header_bytes,
-                                     i64 (*expected)(std::span<const std::byte>, const std::string&)) {
-  i64 size = 0;
-  const int fd = open_regular(path, size);
-  gzFile raw = gzdopen(fd, "rb");
-  if (raw == nullptr) {
-    close(fd);
-    throw DataError(format("{}: cannot be read", path));
-  }
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(raw, gzclose);
-  gzbuffer(raw, 1 << 18);
-  std::vector<std::byte> bytes(header_bytes);
-  const auto read = [&](std::size_t at, std::size_t count) {
+  // Up to `to.size()` bytes; fewer only where the stream ends.
+  std::size_t read(std::span<std::byte> to) {
     std::size_t done = 0;
-    while (done < count) {
-      const auto piece = unsigned(std::min<std::size_t>(count - done, std::size_t{1} << 30));
-      const int n = gzread(raw, bytes.data() + at + done, piece);
-      if (n < 0) {
-        int code = 0;
-        const char* why = gzerror(raw, &code);
-        throw DataError(format("{}: damaged: {}", path, code == Z_ERRNO ? std::strerror(errno) : why));
+    while (done < to.size()) {
+      const auto piece = unsigned(std::min<std::size_t>(to.size() - done, std::size_t{1} << 30));
+      const int n = gzread(file_.get(), to.data() + done, piece);
+      int code = Z_OK;
+      const char* why = gzerror(file_.get(), &code);
+      // A compressed stream that is cut off ends like a whole one, but for this.
+      if (n < 0 || code == Z_BUF_ERROR) {
+        throw DataError(
+            format("{}: damaged: {}", path_, code == Z_ERRNO ? std::strerror(errno) : why));
       }
       if (n == 0) {
         break;
@@ -87,25 +64,82 @@ std::vector<std::byte> read_inflated(const std::string& path, std::size_t header
       done += std::size_t(n);
     }
     return done;
-  };
-  if (read(0, header_bytes) < header_bytes) {
+  }
+
+  // The most bytes that may come: a gzip stream inflates at most 1,032 times.
+  i64 most() const { return gzdirect(file_.get()) != 0 ? size_ : size_ * 1032 + 1024; }
+
+ private:
+  std::string path_;
+  i64 size_ = 0;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file_{nullptr, gzclose};
+};
+
+}  // namespace
+
+DataFile::DataFile(const std::string& path) : path_(path), fd_(open_regular(path, bytes_)) {}
+
+DataFile::DataFile(DataFile&& other) noexcept
+    : path_(std::move(other.path_)), bytes_(other.bytes_), fd_(std::exchange(other.fd_, -1)) {}
+
+DataFile::~DataFile() {
+  if (fd_ >= 0) {
+    close(fd_);
+  }
+}
+
+void DataFile::read(i64 offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t n = pread(fd_, to.data(), to.size(), offset);
+    if (n < 0 && errno == EINTR) {
+      continue;
+    }
+    if (n < 0) {
+      throw DataError(format("{}: reading {} bytes at {} failed: {}", path_, to.size(), offset,
+                             std::strerror(errno)));
+    }
+    if (n == 0) {
+      throw DataError(
+          format("{}: ends before byte {}; it had {} bytes when it was opened and has shrunk",
+                 path_, offset + i64(to.size()), bytes_));
+    }
+    offset += n;
+    to = to.subspan(std::size_t(n));
+  }
+}
+
+std::vector<std::byte> read_inflated(const std::string& path, std::size_t header_bytes,
+                                     i64 (*expected)(std::span<const std::byte>,
+                                                     const std::string&)) {
+  Inflated file(path);
+  std::vector<std::byte> bytes(header_bytes);
+  if (file.read(bytes) < header_bytes) {
     throw DataError(format("{}: shorter than its header of {} bytes", path, header_bytes));
   }
   const i64 total = expected(bytes, path);
-  // A plain file's size is known; a gzip stream holds at most 1,032 times its own size.
-  const i64 most = gzdirect(raw) != 0 ? size : size * 1032 + 1024;
-  if (total > most) {
+  if (total > file.most()) {
     throw DataError(format("{}: its header asks for {} bytes, and the file holds at most {}", path,
-                           total, most));
+                           total, file.most()));
   }
-  bytes.resize(std::size_t(total));
-  const std::size_t got = read(header_bytes, std::size_t(total) - header_bytes) + header_bytes;
-  if (got < std::size_t(total)) {
-    throw DataError(format("{}: ends after {} bytes; its header asks for {}", path, got, total));
+  if (total > machine::available_memory()) {
+    throw DataError(format("{}: its header asks for {}, and {} of memory are free", path,
+                           bytes_text(double(total)),
+                           bytes_text(double(machine::available_memory()))));
   }
+  // A header may lie within those bounds too: twice what has come is asked for, not all.
+  while (i64(bytes.size()) < total) {
+    const std::size_t have = bytes.size();
+    bytes.resize(std::min(std::size_t(total), std::max(2 * have, std::size_t{1} << 20)));
+    const std::size_t got = have + file.read(std::span(bytes).subspan(have));
+    if (got < bytes.size()) {
+      throw DataError(format("{}: ends after {} bytes; its header asks for {}", path, got, total));
+    }
+  }
+  // Also where a checksum behind the data is compared.
   std::byte more{};
-  if (gzread(raw, &more, 1) == 1) {
-    throw DataError(format("{}: holds more than the {} bytes that its header asks for", path, total));
+  if (file.read({&more, 1}) == 1) {
+    throw DataError(
+        format("{}: holds more than the {} bytes that its header asks for", path, total));
   }
   return bytes;
 }

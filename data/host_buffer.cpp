@@ -20,8 +20,8 @@ constexpr i64 kHugePage = i64{2} << 20;
 
 HostBuffer::HostBuffer(i64 bytes, bool pin) {
   bytes_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  // Pages are only taken when they are touched, so a ring that is larger than memory must be refused
-  // here rather than by the system's killer later.
+  // Pages are only taken when they are touched, so a ring that is larger than memory must be
+  // refused here rather than by the system's killer later.
   if (bytes_ > machine::available_memory()) {
     throw ConfigError(format("loader.max_bytes: the ring needs {} and {} are free; lower it",
                              bytes_text(double(bytes_)),
@@ -44,9 +44,10 @@ HostBuffer::HostBuffer(i64 bytes, bool pin) {
     });
     pinned_ = cuda::register_host(p, bytes_);
     if (!pinned_) {
-      log::warn_once("pinned ring",
-                     "loader: the system does not let the ring be pinned (see ulimit -l); copies to "
-                     "the GPU are slower");
+      log::warn_once(
+          "pinned ring",
+          "loader: the system does not let the ring be pinned (see ulimit -l); copies to "
+          "the GPU are slower");
     }
   }
 }

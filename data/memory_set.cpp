@@ -19,6 +19,10 @@ MemorySet::MemorySet(std::string name, std::vector<Column> columns)
   for (std::size_t c = 0; c < columns_.size(); ++c) {
     const Field& f = columns_[c].field;
     const i64 rows = f.bytes() > 0 ? i64(columns_[c].rows.size()) / f.bytes() : 0;
+    if (rows * f.bytes() != i64(columns_[c].rows.size())) {
+      throw DataError(format("{}: {} bytes of \"{}\"; expected whole rows of {} bytes", name_,
+                             columns_[c].rows.size(), f.name, f.bytes()));
+    }
     if (c == 0) {
       size_ = rows;
     } else if (rows != size_) {
@@ -74,6 +78,15 @@ class Part final : public Dataset {
   void load(const SampleKey& key, std::span<const std::byte> raw,
             std::span<std::byte* const> fields) const override {
     set_->load(moved(key), raw, fields);
+  }
+  void load_many(std::span<const SampleKey> keys,
+                 std::span<std::byte* const> fields) const override {
+    thread_local std::vector<SampleKey> moved_keys;
+    moved_keys.clear();
+    for (const SampleKey& key : keys) {
+      moved_keys.push_back(moved(key));
+    }
+    set_->load_many(moved_keys, fields);
   }
   i64 targets(std::span<std::byte* const> fields) const override { return set_->targets(fields); }
   std::string describe(i64 index) const override { return set_->describe(begin_ + index); }
@@ -134,6 +147,10 @@ class Augmented final : public Dataset {
     thread_local std::vector<std::byte> source;
     const i64 row = w_ * c_;
     source.assign(fields[image_], fields[image_] + h_ * row);
+    // Columns [left, right) of the result lie inside the source.
+    const i64 shift = flip ? -dx : dx;
+    const i64 left = std::clamp<i64>(-shift, 0, w_);
+    const i64 right = std::clamp<i64>(w_ - shift, left, w_);
     std::byte* to = fields[image_];
     for (i64 y = 0; y < h_; ++y, to += row) {
       const i64 from_y = y + dy;
@@ -142,12 +159,18 @@ class Augmented final : public Dataset {
         continue;
       }
       const std::byte* from = source.data() + from_y * row;
-      for (i64 x = 0; x < w_; ++x) {
-        const i64 from_x = (flip ? w_ - 1 - x : x) + dx;
-        if (from_x < 0 || from_x >= w_) {
-          std::memset(to + x * c_, 0, std::size_t(c_));
-        } else {
-          std::memcpy(to + x * c_, from + from_x * c_, std::size_t(c_));
+      std::memset(to, 0, std::size_t(left * c_));
+      std::memset(to + right * c_, 0, std::size_t((w_ - right) * c_));
+      if (!flip) {
+        std::memcpy(to + left * c_, from + (left + dx) * c_, std::size_t((right - left) * c_));
+        continue;
+      }
+      // The result's column x shows the source's w - 1 - x + dx.
+      const std::byte* pixel = from + (w_ - 1 - left + dx) * c_;
+      std::byte* at = to + left * c_;
+      for (i64 x = left; x < right; ++x, pixel -= c_, at += c_) {
+        for (i64 c = 0; c < c_; ++c) {
+          at[c] = pixel[c];
         }
       }
     }

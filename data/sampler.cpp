@@ -17,8 +17,7 @@ EpochOrder::EpochOrder(std::uint64_t seed, i64 epoch, i64 size, bool shuffle)
   mask_ = bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
   shift_ = bits / 2 > 0 ? bits / 2 : 1;
   for (std::size_t r = 0; r < kRounds; ++r) {
-    const random::Four f =
-        random::draw(seed, random::Stream::kShuffle, 0, std::uint64_t(epoch), r);
+    const random::Four f = random::draw(seed, random::Stream::kShuffle, 0, std::uint64_t(epoch), r);
     add_[r] = (std::uint64_t(f.x) << 32) | f.y;
     multiply_[r] = (std::uint64_t(f.z) << 32) | f.w | 1;  // odd: invertible modulo a power of two
   }

@@ -1,5 +1,5 @@
-// Which sample stands at which absolute position: a pure function of (seed, epoch, size), so that no
-// worker count, batch or resume can change it, and nothing is stored.
+// Which sample stands at which absolute position: a pure function of (seed, epoch, size), so that
+// no worker count, batch or resume can change it, and nothing is stored.
 #pragma once
 
 #include <array>

@@ -1,7 +1,9 @@
 // Made-up data of a chosen cost.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <thread>
 
 #include "data/formats.h"
@@ -11,8 +13,11 @@
 namespace penstock::data {
 namespace {
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// Work is counted on the thread's own clock: on a busy machine a sample still costs what was asked.
+double cpu_now() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
 }
 
 class Synthetic : public Dataset {
@@ -22,14 +27,28 @@ class Synthetic : public Dataset {
     if (options.size < 1) {
       throw ConfigError(format("data.samples: {}; expected at least 1", options.size));
     }
-    if (options.classes < 1) {
-      throw ConfigError(format("data.classes: {}; expected at least 1", options.classes));
+    if (options.classes < 1 || options.classes > (i64{1} << 31) - 1) {
+      throw ConfigError(format("data.classes: {}; expected 1 to 2^31 - 1", options.classes));
+    }
+    if (!(options.cpu_seconds >= 0 && options.wait_seconds >= 0 && options.jitter >= 0 &&
+          options.jitter <= 1)) {
+      throw ConfigError(
+          format("data.cost: {} s of work, {} s of waiting, varied by {}; expected none "
+                 "below 0 and at most 1 of jitter",
+                 options.cpu_seconds, options.wait_seconds, options.jitter));
+    }
+    for (int i = 0; i < options.shape.rank(); ++i) {
+      if (options.shape[i] < 1) {
+        throw ConfigError(format(
+            "data: synthetic samples of shape {}; expected sides of at least 1", options.shape));
+      }
     }
   }
   i64 size() const override { return options_.size; }
   std::span<const Field> fields() const override { return fields_; }
   bool cheap() const override {
-    return options_.cpu_seconds <= 0 && options_.wait_seconds <= 0 && options_.shape.numel() <= 8192;
+    return options_.cpu_seconds <= 0 && options_.wait_seconds <= 0 &&
+           options_.shape.numel() <= 8192;
   }
   std::string describe(i64 index) const override { return format("synthetic sample {}", index); }
 
@@ -44,8 +63,8 @@ class Synthetic : public Dataset {
       std::this_thread::sleep_for(std::chrono::duration<double>(options_.wait_seconds * scale));
     }
     if (options_.cpu_seconds > 0) {
-      const double until = seconds_now() + options_.cpu_seconds * scale;
-      while (seconds_now() < until) {
+      const double until = cpu_now() + options_.cpu_seconds * scale;
+      while (cpu_now() < until) {
       }
     }
   }
@@ -110,9 +129,12 @@ class Tokens final : public Synthetic {
 }  // namespace
 
 std::shared_ptr<const Dataset> synthetic_images(const SyntheticOptions& options) {
+  check(options.shape.rank() == 3 || options.shape.rank() == 4,
+        "synthetic_images: shape {}; expected [H, W, C] or [D, H, W, C]", options.shape);
   return std::make_shared<Images>(options);
 }
 std::shared_ptr<const Dataset> synthetic_tokens(const SyntheticOptions& options) {
+  check(options.shape.rank() == 1, "synthetic_tokens: shape {}; expected [T]", options.shape);
   return std::make_shared<Tokens>(options);
 }
 
