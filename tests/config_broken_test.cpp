@@ -363,6 +363,9 @@ const std::vector<Broken>& table() {
     {kGood, "run:\n  name: a^: b\n", ""},
     {kGood, "train:\n  ^batch 3\n", "found a value"},
     // bytes of the file
+    {kGood, "run:\n  name: ^\"a\\_b\"\n", "makes no UTF-8"},
+    {kGood, "run:\n  name: ^\"a\\Nb\"\n", "makes no UTF-8"},
+    {kGood, "run:\n  name: \"\\^\xc3\xbc\"\n", "not YAML: unknown escape"},
     {kGood, "train:\n^\tbatch: 3\n", "tab"},
     {kGood, "train:\n  batch: 3^\t# three\n", "tab"},
     {kGood, "train:\n  batch:^\t3\n", "tab"},

@@ -50,7 +50,10 @@ class Source {
     return std::string_view(text_).substr(at, end - at);
   }
   Place place(const YAML::Mark& mark) const {
-    const std::size_t at = std::size_t(rest(mark).data() - text_.data());
+    std::size_t at = std::size_t(rest(mark).data() - text_.data());
+    while (at > 0 && at < text_.size() && (static_cast<unsigned char>(text_[at]) & 0xC0) == 0x80) {
+      --at;  // inside a character
+    }
     const auto line = std::upper_bound(starts_.begin(), starts_.end(), at) - starts_.begin();
     // On from the place before where it can: a line may hold all values of the file.
     if (line != last_.line || at < last_at_) {
@@ -118,6 +121,14 @@ class Builder : public YAML::EventHandler {
     const bool quoted = tag == "!";
     if (quoted) {
       check_quotes(mark);
+      // The parser makes single bytes of \_ and \N.
+      for (std::size_t i = 0; i < value.size();) {
+        const std::size_t length = utf8_at(value, i).length;
+        if (length == 0) {
+          source_.fail(mark, "an escape in this text makes no UTF-8; write \\u and four digits");
+        }
+        i += length;
+      }
     } else {
       check_plain(mark, tag, anchor);
       if (!source_.rest(mark).starts_with(value)) {
@@ -273,10 +284,13 @@ std::string normalised(std::string_view text) {
   if (open != nullptr && rest.empty() && e.msg.find("flow not found") != std::string::npos) {
     fail_at(open->place, "this bracket is never closed");
   }
+  // The parser quotes single bytes of the file.
+  std::string why = e.msg;
+  std::replace_if(
+      why.begin(), why.end(), [](char k) { return k < 0x20 || k == 0x7F; }, '?');
   source.fail(
       e.mark,
-      format("not YAML: {}; look for an indent, a colon, a bracket or a quote that is amiss",
-             e.msg));
+      format("not YAML: {}; look for an indent, a colon, a bracket or a quote that is amiss", why));
 }
 
 }  // namespace

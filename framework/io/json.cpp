@@ -178,6 +178,8 @@ void Json::write(std::string& to, int level, bool indent) const {
   } else if (const double* d = std::get_if<double>(&value_)) {
     if (!std::isfinite(*d)) {
       to += "null";
+    } else if (*d == 0 && std::signbit(*d)) {
+      to += "-0.0";  // "-0" would be read as the integer 0
     } else {
       char buffer[40];
       const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, *d);
