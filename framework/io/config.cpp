@@ -114,7 +114,9 @@ void read_yaml(Config& config, std::string_view text, const std::string& name) {
     fail_at(root.place, "expected sections such as \"model:\", found something else");
   }
   std::map<std::string, int> lines;  // of the keys so far, by their own names
-  for (const auto& [section, inside] : root.members) {
+  for (std::size_t i = 0; i < root.keys.size(); ++i) {
+    const Node& section = root.keys[i];
+    const Node& inside = root.items[i];
     const auto& known = schema::sections();
     if (std::find(known.begin(), known.end(), section.text) == known.end()) {
       fail_at(section.place, unknown_section(section.text, inside));
@@ -126,7 +128,9 @@ void read_yaml(Config& config, std::string_view text, const std::string& name) {
       fail_at(inside.place, format("{}: expected a section with keys, found a {}", section.text,
                                    inside.kind == Node::Kind::kList ? "list" : "value"));
     }
-    for (const auto& [word, value] : inside.members) {
+    for (std::size_t k = 0; k < inside.keys.size(); ++k) {
+      const Node& word = inside.keys[k];
+      const Node& value = inside.items[k];
       const std::string path = section.text + "." + word.text;
       const Key* key = schema::find(path);
       if (key == nullptr) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "framework/io/files.h"
 #include "framework/io/json_utf8.h"
@@ -226,7 +227,8 @@ class Builder : public YAML::EventHandler {
     if (top.node.kind == Node::Kind::kList) {
       top.node.items.push_back(std::move(node));
     } else if (top.has_key) {
-      top.node.members.emplace_back(std::move(top.key), std::move(node));
+      top.node.keys.push_back(std::move(top.key));
+      top.node.items.push_back(std::move(node));
       top.has_key = false;
     } else {
       take_key(top, std::move(node));

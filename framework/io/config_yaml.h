@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "framework/core/check.h"
@@ -34,8 +33,8 @@ struct Node {
   std::string text;     // of a scalar
   bool quoted = false;  // a scalar in quotes
   Place place;
-  std::vector<Node> items;                     // of a list
-  std::vector<std::pair<Node, Node>> members;  // of a map, in order; keys are scalars, each once
+  std::vector<Node> keys;   // of a map, in order: scalars, each once
+  std::vector<Node> items;  // of a list; of a map, as many as keys
 };
 
 // The one document of `text`; kNothing for none. Throws ConfigError with the place for what is no
