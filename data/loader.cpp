@@ -191,7 +191,7 @@ Loader::Loader(std::shared_ptr<const Dataset> set, const LoaderOptions& options)
     s.free_tokens.push_back(i);
   }
   s.loading.resize(std::size_t(s.options.max_workers));
-  s.make_arena();
+  s.choose_arena();
   const std::lock_guard lock(s.mutex);
   if (s.needs_fetch) {
     s.start_readers();
@@ -375,7 +375,7 @@ void Loader::set_workers(int workers) {
   const int before =
       std::exchange(state_->options.workers, std::clamp(workers, 0, state_->options.max_workers));
   if (state_->options.workers != before && state_->options.workers > 0) {
-    state_->make_arena();
+    state_->choose_arena();
   }
   state_->pump();
 }

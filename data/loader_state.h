@@ -122,12 +122,13 @@ struct Loader::State : std::enable_shared_from_this<Loader::State> {
   };
   std::deque<Reader> readers;  // elements never move
   int live_readers = 0;
-  struct Arena;  // hides oneTBB
-  std::unique_ptr<Arena> arena;
+  struct Arena;                                // hides oneTBB
+  std::vector<std::shared_ptr<Arena>> arenas;  // used so far, by number of places
+  Arena* arena = nullptr;                      // where tokens start now
 
   State();
   ~State();
-  void make_arena();
+  void choose_arena();
   // Gives memory, data set and arena back, when no thread is left.
   void close();
 

@@ -62,31 +62,70 @@ double RunDelay::seconds() const {
 }
 
 struct Loader::State::Arena {
-  explicit Arena(int concurrency) : arena(concurrency, 0) { arena.initialize(); }
+  explicit Arena(int places_) : places(places_), arena(places_, 0) { arena.initialize(); }
+  int places;
   tbb::task_arena arena;
 };
 
-Loader::State::State() = default;
+namespace {
 
-Loader::State::~State() {
-  if (tokens > 0) {
-    (void)arena.release();  // a token that hung for good runs inside it
-  }
+// Arenas that no loader uses, kept for the next: oneTBB starts threads for new ones before those of
+// old ones have gone to sleep. Never destroyed, as threads may outlive main().
+struct Pool {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<void>> arenas;
+};
+
+Pool& pool() {
+  static auto* const all = new Pool;
+  return *all;
 }
 
-void Loader::State::make_arena() {
+}  // namespace
+
+Loader::State::State() = default;
+
+// Possibly on a worker whose load hung until the loader was gone.
+Loader::State::~State() {
+  close();
+}
+
+void Loader::State::choose_arena() {
   // oneTBB runs no more threads than cores unless it is told that there may be more, and loads that
   // block want them. One limit for the process: of several, the lowest would hold.
   static const auto* const control =
       new tbb::global_control(tbb::global_control::max_allowed_parallelism, 1024);
   (void)control;
   // A task in an arena wakes as many threads as the arena has places, so it has one for each
-  // worker. Tokens that run in the arena before end there.
-  arena = std::make_unique<Arena>(std::max(1, options.workers));
+  // worker. Tokens that run in another one end there.
+  const int places = std::max(1, options.workers);
+  const auto fits = [places](const auto& a) {
+    return static_cast<const Arena*>(a.get())->places == places;
+  };
+  if (const auto own = std::find_if(arenas.begin(), arenas.end(), fits); own != arenas.end()) {
+    arena = own->get();
+    return;
+  }
+  Pool& free = pool();
+  const std::lock_guard lock(free.mutex);
+  if (const auto it = std::find_if(free.arenas.begin(), free.arenas.end(), fits);
+      it != free.arenas.end()) {
+    arenas.push_back(std::static_pointer_cast<Arena>(*it));
+    free.arenas.erase(it);
+  } else {
+    arenas.push_back(std::make_shared<Arena>(places));
+  }
+  arena = arenas.back().get();
 }
 
 void Loader::State::close() {
-  arena.reset();
+  {
+    Pool& free = pool();
+    const std::lock_guard lock(free.mutex);
+    free.arenas.insert(free.arenas.end(), arenas.begin(), arenas.end());
+  }
+  arenas.clear();
+  arena = nullptr;
   buffer.reset();
   set.reset();
 }
