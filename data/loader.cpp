@@ -14,6 +14,7 @@ namespace {
 // The ring starts with so many bytes even when fewer would do: they stay in caches.
 constexpr i64 kSmallRing = i64{4} << 20;
 constexpr std::chrono::milliseconds kLook{200};  // between looks for reads that hang
+constexpr std::chrono::seconds kPatience{5};     // with loads that go on when the loader ends
 
 }  // namespace
 
@@ -54,6 +55,7 @@ void Loader::State::set_extent(i64 wanted_slots) {
   stamps.assign(n, {});
   if (needs_fetch) {
     raw = std::vector<FetchBuffer>(n);
+    raw_size.assign(n, 0);
     fetch_errors.assign(n, nullptr);
   }
 }
@@ -80,6 +82,7 @@ void Loader::State::forget_from(i64 n) {
   }
   read.clear();
   fetched_ahead = 0;
+  raw_bytes = 0;
   std::fill(fetch_errors.begin(), fetch_errors.end(), nullptr);
   errors.erase(errors.lower_bound(n), errors.end());
   replaced.erase(replaced.lower_bound(n), replaced.end());
@@ -203,10 +206,7 @@ Loader::~Loader() {
   State& s = *state_;
   std::unique_lock lock(s.mutex);
   s.stopping = true;
-  while (s.tokens > 0 && !std::any_of(s.loading.begin(), s.loading.end(),
-                                      [&](const State::Busy& b) { return s.hangs(b); })) {
-    s.quiet.wait_for(lock, kLook);
-  }
+  s.quiet.wait_for(lock, kPatience, [&] { return s.tokens == 0; });
   s.stop_readers(lock);
   if (s.tokens > 0 || s.live_readers > 0) {
     return;  // the last of the threads that hang frees what they use

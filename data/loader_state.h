@@ -82,6 +82,7 @@ struct Loader::State : std::enable_shared_from_this<Loader::State> {
   std::vector<i64> ids;
   std::vector<Stamp> stamps;
   std::vector<FetchBuffer> raw;  // with needs_fetch
+  std::vector<i64> raw_size;     // as it was read
   std::vector<std::exception_ptr> fetch_errors;
   std::vector<FetchBuffer> spare;  // buffers that hold nothing
 
@@ -94,6 +95,7 @@ struct Loader::State : std::enable_shared_from_this<Loader::State> {
   i64 next_read = 0;                // next to be read
   std::vector<i64> read;            // a heap: fetched, not yet loaded, the earliest first
   i64 fetched_ahead = 0;            // being read, or read and not yet loaded
+  i64 raw_bytes = 0;                // of them, those read
   i64 contiguous = 0;               // ready without a gap, as far as somebody has looked
   i64 wanted = 0;                   // the consumer waits for everything below
   bool paused = false;

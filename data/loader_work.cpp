@@ -305,7 +305,9 @@ void Loader::State::work(i64 from, i64 to, EpochOrder& order, const RunDelay& de
       cheap ? std::max(0.0, end - begin - spent) : std::min(end - begin, delay.seconds() - waited);
   i64 slot = slot_of(from);
   FetchBuffer used;
+  i64 used_bytes = 0;
   if (needs_fetch) {
+    used_bytes = raw_size[std::size_t(slot)];
     used = std::exchange(raw[std::size_t(slot)], {});
   }
   // From here on the consumer may hand the slots over and give them back.
@@ -323,6 +325,7 @@ void Loader::State::work(i64 from, i64 to, EpochOrder& order, const RunDelay& de
   stats.cpu_seconds += spent;
   stats.delay_seconds += late;
   if (needs_fetch) {
+    raw_bytes -= used_bytes;
     if (used.capacity() <= kKeptBuffer) {
       spare.push_back(std::move(used));
     }
@@ -404,9 +407,12 @@ void Loader::State::pump() {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-// Reads that may begin now. What was read and not loaded lies outside the ring, so it is bounded by
-// what keeps every thread busy.
+// Reads that may begin now. What was read and not loaded lies outside the ring: it is bounded by
+// what keeps every thread busy, and by half of what the ring may take.
 i64 Loader::State::read_room() const {
+  if (raw_bytes > options.max_bytes / 2) {
+    return 0;
+  }
   const i64 ahead = 2 * (i64(options.io_concurrency) + std::max(1, options.workers)) + 8;
   return std::min(limit() - next_read, ahead - fetched_ahead);
 }
@@ -446,6 +452,8 @@ void Loader::State::reader(Reader& me, int number) {
     fetch_errors[s] = error;
     stamps[s].fetch_begin = begin;
     stamps[s].fetch_end = end;
+    raw_size[s] = i64(to.size());
+    raw_bytes += raw_size[s];
     ++stats.fetched;
     stats.fetch_seconds += end - begin;
     stats.fetched_bytes += error ? 0 : i64(to.size());

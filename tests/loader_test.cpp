@@ -342,6 +342,45 @@ TEST(Loader, ReadsGoOnApartFromLoadsAndWithinTheirOwnBounds) {
   }
 }
 
+// Files that are large beside the samples they become.
+class Heavy final : public Counting {
+ public:
+  explicit Heavy(i64 size) : Counting(size, true) {}
+  void fetch(const SampleKey& key, FetchBuffer& raw) const override {
+    Counting::fetch(key, raw);
+    raw.resize(100'000);
+    held_ += 100'000;
+    most_ = std::max<i64>(most_, held_);
+  }
+  void load(const SampleKey& key, std::span<const std::byte> raw,
+            std::span<std::byte* const> to) const override {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    Counting::load(key, raw, to);
+    held_ -= 100'000;
+  }
+  i64 most() const { return most_; }
+
+ private:
+  mutable std::atomic<i64> held_{0}, most_{0};
+};
+
+TEST(Loader, BytesThatWereReadAheadAreBoundedByTheRingsLimit) {
+  for (const int workers : {0, 1}) {
+    const auto set = std::make_shared<Heavy>(1000);
+    LoaderOptions o = options_for(1, 64, 400);
+    o.max_bytes = 1'000'000;
+    o.workers = workers;
+    o.io_concurrency = 4;
+    Loader loader(set, o);
+    for (int i = 0; i < 10; ++i) {
+      loader.release(loader.next(64));
+    }
+    // Half of the limit, and what each reader was holding when that was reached.
+    EXPECT_LE(set->most(), 500'000 + 5 * 100'000);
+    EXPECT_GE(set->most(), 500'000);
+  }
+}
+
 TEST(Loader, WaitsAreSplitByTheLastSample) {
   for (const bool fetches : {false, true}) {
     for (const int workers : {0, 1}) {
