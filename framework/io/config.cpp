@@ -223,14 +223,17 @@ void check_together(const Config& c) {
 }  // namespace
 
 Config default_config() {
-  Config c;
-  c.source = "defaults";
-  for (const Key& k : schema::table()) {
-    if (const std::optional<Value> fallback = fallback_of(k)) {
-      k.set(c, *fallback);
+  static const Config defaults = [] {
+    Config c;
+    c.source = "defaults";
+    for (const Key& k : schema::table()) {
+      if (const std::optional<Value> fallback = fallback_of(k)) {
+        k.set(c, *fallback);
+      }
     }
-  }
-  return c;
+    return c;
+  }();
+  return defaults;
 }
 
 Config parse_config(std::string_view text, const std::string& name,

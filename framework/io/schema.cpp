@@ -657,6 +657,9 @@ std::string nearest(const std::string& path) {
   std::string best;
   double least = double(slack(word)) + 1;
   const auto offer = [&](const std::string& name, const std::string& key) {
+    if (std::max(word.size(), name.size()) - std::min(word.size(), name.size()) > slack(word)) {
+      return;
+    }
     // The key's own name counts most: the right key in the wrong section is near.
     const double d = double(distance(word, name));
     const double there =
