@@ -46,6 +46,8 @@ const Key* find(const std::string& path);
 // The closest key to a path that is none, also by what other programs call it; empty when nothing
 // is close.
 std::string nearest(const std::string& path);
+// The closest of some words; empty when nothing is close.
+std::string nearest_word(const std::string& word, const std::vector<std::string>& choices);
 // In the order of the table.
 const std::vector<std::string>& sections();
 // The closest section to a word that is none; empty when nothing is close.
