@@ -69,11 +69,15 @@ struct Loader::State::Arena {
 
 namespace {
 
-// Arenas that no loader uses, kept for the next: oneTBB starts threads for new ones before those of
-// old ones have gone to sleep. Never destroyed, as threads may outlive main().
+// What loaders share. Never destroyed, as threads may outlive main().
 struct Pool {
   std::mutex mutex;
+  // Arenas that no loader uses, kept for the next: oneTBB starts threads for new ones before those
+  // of old ones have gone to sleep.
   std::vector<std::shared_ptr<void>> arenas;
+  // oneTBB runs no more threads than cores unless it is told that there may be more, and loads that
+  // block want them. One limit for the process: of several, the lowest would hold.
+  tbb::global_control threads{tbb::global_control::max_allowed_parallelism, 1024};
 };
 
 Pool& pool() {
@@ -91,11 +95,7 @@ Loader::State::~State() {
 }
 
 void Loader::State::choose_arena() {
-  // oneTBB runs no more threads than cores unless it is told that there may be more, and loads that
-  // block want them. One limit for the process: of several, the lowest would hold.
-  static const auto* const control =
-      new tbb::global_control(tbb::global_control::max_allowed_parallelism, 1024);
-  (void)control;
+  Pool& free = pool();
   // A task in an arena wakes as many threads as the arena has places, so it has one for each
   // worker. Tokens that run in another one end there.
   const int places = std::max(1, options.workers);
@@ -106,7 +106,6 @@ void Loader::State::choose_arena() {
     arena = own->get();
     return;
   }
-  Pool& free = pool();
   const std::lock_guard lock(free.mutex);
   if (const auto it = std::find_if(free.arenas.begin(), free.arenas.end(), fits);
       it != free.arenas.end()) {
