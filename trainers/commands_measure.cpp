@@ -363,6 +363,7 @@ ExitCode run_diagnose(const Arguments& a) {
                 .precision = setup.precision,
                 .capture = config.train.capture != "off" && setup.device.is_cuda(),
                 .transfer_uint8 = true,
+                .augment_on_device = true,  // bytes are normalised there; crops stay the worker's
                 .recompute = config.model.recompute == "blocks",
                 .most_workers = machine::cores()};
   if (warm.loader.samples > 0 && synthetic.rate() > 0) {

@@ -271,7 +271,7 @@ std::optional<measure::Verdict> Recorder::judge(const RunState& state, const Set
                 .precision = setup.precision,
                 .capture = c.train.capture != "off" && setup.device.is_cuda(),
                 .transfer_uint8 = true,
-                .augment_on_device = false,
+                .augment_on_device = true,  // bytes are normalised there; crops stay the worker's
                 .recompute = c.model.recompute == "blocks",
                 .most_workers = machine::cores()};
   return measure::judge(s);

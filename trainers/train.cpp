@@ -10,6 +10,7 @@
 #include "framework/io/watchdog.h"
 #include "framework/measure/clock.h"
 #include "framework/measure/progress.h"
+#include "framework/measure/trace_file.h"
 #include "framework/tuner/online.h"
 #include "trainers/auto_batch.h"
 #include "trainers/device.h"
@@ -87,6 +88,9 @@ class Trainer {
   std::unique_ptr<io::Watchdog> watchdog_;
   std::unique_ptr<tuner::OnlineTuner> tuner_;
   std::optional<tuner::Interval> pending_interval_;
+  // trace.json: a window of steps behind the first ones, which choose algorithms.
+  std::unique_ptr<measure::TraceFile> trace_;
+  std::unique_ptr<measure::TraceListener> trace_listener_;
   std::unique_ptr<io::SaveInterval> save_interval_;
   i64 largest_ = 1;  // micro-batch that the plan allows
   i64 before_step_ = 0;  // position
@@ -176,6 +180,11 @@ void Trainer::begin() {
                                 .budget = c.checkpoint.budget},
       now);
   recorder_->started(state_, *loader_, runner_->device());
+  if (c.log.trace_steps > 0) {
+    trace_ = std::make_unique<measure::TraceFile>(
+        measure::TraceOptions{.first_step = state_.step + 10, .steps = c.log.trace_steps});
+    trace_listener_ = std::make_unique<measure::TraceListener>(*trace_);
+  }
 }
 
 void Trainer::find_batch_size() {
@@ -325,11 +334,23 @@ void Trainer::step() {
   before_step_ = state_.position;
   const double begin = monotonic_seconds();
   Feed::Taken taken;
+  if (trace_listener_) {
+    trace_->begin_step(state_.step);
+  }
   try {
     taken = feed_->step(state_.shape);
   } catch (const OutOfMemory& e) {
     shrink_after(e);
     return;
+  }
+  if (trace_listener_) {
+    trace_->end_step();
+    trace_->counter("batch", monotonic_seconds(), double(taken.samples));
+    trace_->counter("workers", monotonic_seconds(), double(loader_->workers()));
+    if (trace_->over()) {
+      trace_listener_.reset();
+      trace_->write(folder_.file("trace.json"));
+    }
   }
   ++state_.step;
   state_.position = taken.next;
@@ -617,6 +638,10 @@ ExitCode Trainer::end() {
     digest(outcome);
   }
   feed_->drain();
+  if (trace_listener_) {
+    trace_listener_.reset();
+    trace_->write(folder_.file("trace.json"));
+  }
   if (state_.steps > 0) {
     close_interval();
   }
