@@ -203,7 +203,7 @@ TEST(SafetensorsHeader, EachRuleBrokenIsRefused) {
   EXPECT_GE(cases.size(), 80u);
   for (const Case& c : cases) {
     put_file(folder / "hostile.safetensors", c.file);
-    const i64 before = peak_resident();
+    [[maybe_unused]] const i64 before = peak_resident();
     const std::string text = message_of<DataError>([&] {
       SCOPED_TRACE(c.rule);
       const SafetensorsFile file(folder / "hostile.safetensors");
