@@ -76,7 +76,7 @@ std::string find_idx(const std::string& folder, const std::string& name, const c
   std::string path;
   for (const char* dot : {"-", "."}) {
     for (const char* end : {"", ".gz"}) {
-      path = folder + "/" + name + dot + rank + "-ubyte" + end;
+      path = format("{}/{}{}{}-ubyte{}", folder, name, dot, rank, end);
       if (file_exists(path)) {
         return path;
       }

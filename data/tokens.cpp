@@ -163,6 +163,7 @@ std::shared_ptr<const Dataset> open_stream(const std::vector<std::string>& files
                options.begin, options.end));
   }
   std::vector<Shard> shards;
+  shards.reserve(files.size());
   for (const std::string& f : files) {
     shards.push_back(open_shard(f, token_bytes));
   }
