@@ -132,7 +132,8 @@ TEST(ImageDecode, APictureDoesNotDependOnThoseBefore) {
     EXPECT_EQ(decode(no_huffman, options), decode(whole));
     EXPECT_THROW(decode(no_quantisation, options), DataError);
     Decoder used;
-    used.open(encode_jpeg(make_picture(33, 9), {.quality = 20, .optimized = true}), "f", {});
+    const Bytes before = encode_jpeg(make_picture(33, 9), {.quality = 20, .optimized = true});
+    used.open(before, "f", {});  // the decoder reads from these bytes until the next open()
     used.decode({0, 0, 33, 9});
     used.open(no_huffman, "f", options);
     const Region region{0, 0, 40, 40};

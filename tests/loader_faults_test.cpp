@@ -41,7 +41,7 @@ TEST(Loader, AThousandEarlyBreaksLeaveNothingBehind) {
   }
   const int fds = entries_of("/proc/self/fd");
   const int threads = entries_of("/proc/self/task");
-  const i64 memory = machine::resident_memory();
+  [[maybe_unused]] const i64 memory = machine::resident_memory();
   for (int i = 0; i < 1000; ++i) {
     once(i);
   }
